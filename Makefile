@@ -1,0 +1,37 @@
+# Every target does its own set-up: a virtual environment in .venv, made again only when what it is made from has changed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test slow check format bench clean setup
+
+demo: $(READY)  ## the notes' ideas, run in the terminal
+	@$(BIN)/regard demo
+
+test: $(READY)  ## every test that is not slow
+	$(BIN)/pytest -n auto -m "not slow"
+
+slow: $(READY)  ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+check: $(READY)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## puts the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## side by side with the peers
+	$(BIN)/python benchmarks/attention.py
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,195 @@
+"""Every setting of a model, typed and documented in one place.
+
+A config says what a model *is* (what its weights mean); how fast it runs (backend, device, precision) is said where it is built.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from regard.errors import ConfigError, nearest
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu", "geglu-tanh"]
+PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RotaryScaling(Settings):
+    """How rotary frequencies are slowed so that a model reaches beyond the context it was trained on."""
+
+    kind: Literal["linear", "llama3"]
+    factor: Annotated[float, Field(ge=1.0)]
+    low_frequency: float = 1.0  # llama3: waves longer than context / low_frequency are slowed by the full factor
+    high_frequency: float = 4.0  # llama3: waves shorter than context / high_frequency are left alone
+    original_context: Positive = 8192  # llama3: the context that the frequencies were made for
+
+
+class Vocabulary(Settings):
+    """The token ids that every family needs to know."""
+
+    vocabulary: Positive  # how many different tokens there are
+    pad_token: int = 0
+    start_token: int = 1  # what a decoder reads before its first word
+    end_token: int = 2  # what it says when it is done
+
+
+class Transformer(Vocabulary):
+    """What the three Transformer families share. Defaults are those of the paper's base model."""
+
+    layers: Positive = 6
+    width: Positive = 512  # d_model
+    heads: Positive = 8
+    kv_heads: Positive | None = None  # fewer than heads: grouped-query; 1: multi-query; None: one per head
+    head_width: Positive | None = None  # d_k; None: width / heads
+    attention_scale: float | None = None  # what scores are multiplied by; None: 1 / sqrt(head_width)
+    feedforward: Positive = 2048
+    activation: Activation = "relu"
+    bias: Literal["all", "qkv", "none"] = "all"  # which linear maps have one
+    norm: Literal["layer", "rms"] = "layer"
+    norm_place: Literal["before", "after"] = "after"  # of each sub-layer
+    norm_epsilon: float = 1e-5
+    positions: PositionKind = "sinusoidal"
+    position_layout: Literal["interleaved", "halves"] = "interleaved"  # how sines and cosines (or rotated pairs) lie in a vector
+    context: Positive = 1024  # the longest sequence; binding for learned positions, a promise for the others
+    rotary_base: float = 10000.0
+    rotary_scaling: RotaryScaling | None = None
+    relative_buckets: Positive = 32
+    relative_distance: Positive = 128
+    window: Positive | None = None  # a position sees itself and the window - 1 before it (both sides in an encoder); None: all
+    embedding_scale: bool = True  # multiply embeddings by sqrt(width), as the paper does
+    embedding_norm: bool = False
+    tied: bool = True  # the de-embedding is the (target) embedding: one parameter
+    output_bias: bool = False
+    logit_scale: float = 1.0
+    dropout: Share = 0.1  # on every sub-layer's output and on the sum of embeddings and positions, as in the paper
+    attention_dropout: Share = 0.0
+    activation_dropout: Share = 0.0
+    init: Literal["xavier", "normal"] = "xavier"
+
+    @property
+    def key_width(self) -> int:
+        return self.head_width or self.width // self.heads
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        if self.head_width is None and self.width % self.heads:
+            fits = [n for n in range(1, self.width + 1) if self.width % n == 0 and n <= 2 * self.heads]
+            raise ValueError(
+                f"heads = {self.heads} does not divide width = {self.width}; choose heads from {fits} or set head_width yourself"
+            )
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"kv_heads = {self.kv_heads} does not divide heads = {self.heads}; each must serve as many query heads")
+        if self.positions == "rotary" and self.key_width % 2:
+            raise ValueError(f"rotary positions turn pairs of numbers, but the head width is {self.key_width}; make it even")
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"sinusoidal positions are pairs of sine and cosine, but width is {self.width}; make it even")
+        return self
+
+
+class Seq2SeqConfig(Transformer):
+    """Encoder-decoder, the model of the paper."""
+
+    kind: Literal["seq2seq"] = "seq2seq"
+    decoder_layers: Positive | None = None  # None: as many as the encoder has
+    source_vocabulary: Positive | None = None  # None: one vocabulary and one embedding for both sides
+
+    @model_validator(mode="after")
+    def _no_window(self) -> Self:
+        if self.window is not None:
+            raise ValueError("window is for kind = 'lm' and 'encoder'; an encoder-decoder reads the whole source: remove it")
+        return self
+
+
+class LanguageModelConfig(Transformer):
+    """Decoder-only: each word from those before it."""
+
+    kind: Literal["lm"] = "lm"
+    mask: Literal["causal", "prefix"] = "causal"  # prefix: the given part sees itself in both directions
+
+
+class EncoderConfig(Transformer):
+    """Encoder-only: every word sees every word, and heads say what the vectors are for."""
+
+    kind: Literal["encoder"] = "encoder"
+    token_types: int = 0  # BERT's sentence A or B; 0: none
+    masked_words: bool = False  # a head that fills in masked words
+    pooler: bool = False  # BERT's dense layer and tanh over the pooled vector
+    pooling: Literal["first", "mean"] = "mean"
+    labels: tuple[str, ...] = ()  # a classification head with these labels
+
+
+class RnnConfig(Vocabulary):
+    """The recurrent encoder-decoder that came before, with or without attention."""
+
+    kind: Literal["rnn"] = "rnn"
+    cell: Literal["lstm", "gru"] = "lstm"
+    attention: Literal["additive", "none"] = "additive"
+    layers: Positive = 1
+    width: Positive = 512  # of embeddings and of hidden states
+    bidirectional: bool = True  # the encoder reads forwards and backwards
+    source_vocabulary: Positive | None = None
+    tied: bool = False
+    dropout: Share = 0.2
+    context: Positive = 1024
+
+    @model_validator(mode="after")
+    def _two_directions_fit(self) -> Self:
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"a bidirectional encoder gives half of width = {self.width} to each direction; make it even")
+        return self
+
+
+ModelConfig = Annotated[Seq2SeqConfig | LanguageModelConfig | EncoderConfig | RnnConfig, Field(discriminator="kind")]
+KINDS: dict[str, type[Vocabulary]] = {
+    "seq2seq": Seq2SeqConfig,
+    "lm": LanguageModelConfig,
+    "encoder": EncoderConfig,
+    "rnn": RnnConfig,
+}
+_adapter: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
+
+
+def parse_model(settings: dict[str, Any], where: str = "the model's settings") -> ModelConfig:
+    """A config from plain values; `where` names the file for the error message."""
+    kind = settings.get("kind")
+    if kind not in KINDS:
+        raise ConfigError(f"{where}: kind = {kind!r} is no model family; {nearest(str(kind), KINDS)}")
+    try:
+        return _adapter.validate_python(settings)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_explain(error, KINDS[str(kind)])}") from None
+
+
+def change(config: ModelConfig, **settings: Any) -> ModelConfig:
+    """The same config with some settings changed, checked again."""
+    return parse_model(config.model_dump() | settings)
+
+
+def to_json(config: ModelConfig) -> str:
+    """Every setting, defaults too, so that a later default never changes an old model."""
+    return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
+
+
+def _explain(error: ValidationError, settings: type[Settings]) -> str:
+    """The first of pydantic's complaints in one sentence with a remedy."""
+    complaint = error.errors()[0]
+    path = [str(part) for part in complaint["loc"] if part not in KINDS]
+    key = ".".join(path)
+    if complaint["type"] == "extra_forbidden":
+        known = RotaryScaling if path[:-1] == ["rotary_scaling"] else settings
+        return f"unknown key '{key}'; {nearest(path[-1], known.model_fields)}"
+    if complaint["type"] == "missing":
+        return f"'{key}' is missing; give it a value"
+    message = complaint["msg"].removeprefix("Value error, ")
+    return f"'{key}' = {complaint['input']!r}: {message}" if key else message

@@ -1,0 +1,70 @@
+"""Token ids side by side: padded into rows of one length, or packed into one row without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import ShapeError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A batch of sequences. Padded: `real` says where tokens stand. Packed: `edges` says where each sequence begins and ends."""
+
+    ids: Tensor  # (rows, length); packed: (1, tokens)
+    real: Tensor | None = None  # (rows, length), False at padding; None: no padding
+    edges: Tensor | None = None  # packed: (sequences + 1,) int32, [0, 3, 7] for a sequence of 3 and one of 4
+    longest: int = 0  # packed: no sequence is longer
+
+    def __post_init__(self) -> None:
+        if self.ids.dim() != 2:
+            raise ShapeError(f"token ids are (rows, length), got {tuple(self.ids.shape)}; add a row with ids[None] if it is one sequence")
+        if self.real is not None and self.real.shape != self.ids.shape:
+            raise ShapeError(f"real is {tuple(self.real.shape)} but ids are {tuple(self.ids.shape)}; they tell of the same tokens")
+        if self.edges is not None and self.ids.shape[0] != 1:
+            raise ShapeError(f"packed tokens are one row, got {self.ids.shape[0]}")
+
+    @classmethod
+    def pad(cls, sequences: Sequence[Sequence[int]], pad: int = 0, *, device: torch.device | str | None = None) -> Tokens:
+        """Rows of one length, filled up on the right."""
+        length = max((len(sequence) for sequence in sequences), default=0)
+        rows = [[*sequence, *[pad] * (length - len(sequence))] for sequence in sequences]
+        ids = torch.tensor(rows, dtype=torch.long, device=device).reshape(len(sequences), length)
+        lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
+        return cls(ids, torch.arange(length, device=device)[None] < lengths[:, None])
+
+    @classmethod
+    def pack(cls, sequences: Sequence[Sequence[int]], *, device: torch.device | str | None = None) -> Tokens:
+        """One row, each sequence after the last."""
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
+        edges = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0))).to(torch.int32)
+        ids = torch.tensor([[token for sequence in sequences for token in sequence]], dtype=torch.long, device=device)
+        return cls(ids, edges=edges.to(device), longest=int(lengths.max()))
+
+    @property
+    def packed(self) -> bool:
+        return self.edges is not None
+
+    @property
+    def positions(self) -> Tensor:
+        """Where each token stands in its own sequence: (rows or 1, length)."""
+        slots = torch.arange(self.ids.shape[1], device=self.ids.device)
+        if self.edges is not None:
+            starts = self.edges[:-1][(torch.bucketize(slots, self.edges[1:], right=True)).clamp(max=len(self.edges) - 2)]
+            return (slots - starts)[None]
+        if self.real is not None:
+            return (self.real.cumsum(1) - 1).clamp(min=0)  # padding may stand on the left too
+        return slots[None]
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many real tokens each sequence has: (sequences,)."""
+        if self.edges is not None:
+            return self.edges.diff().long()
+        if self.real is not None:
+            return self.real.sum(1)
+        return torch.full((self.ids.shape[0],), self.ids.shape[1], device=self.ids.device)

@@ -1,0 +1,43 @@
+"""Errors for people: what was wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RegardError(Exception):
+    """Anything regard can explain. The command line prints its message and exits with 1."""
+
+
+class ConfigError(RegardError):
+    """A setting is unknown, out of range, or at odds with another."""
+
+
+class MaskError(RegardError):
+    """A mask of the wrong kind or shape for the attention that was asked to use it."""
+
+
+class ShapeError(RegardError):
+    """A tensor does not have the shape or type that the model needs."""
+
+
+class CacheError(RegardError):
+    """A decoding cache is too small or used with the wrong rows."""
+
+
+class BundleError(RegardError):
+    """A folder is not a bundle, or one of its files is damaged."""
+
+
+class ConversionError(RegardError):
+    """A model from elsewhere can't be turned into a bundle."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say of an unknown name: the closest known one, or the list of all."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(known)}"

@@ -1,0 +1,86 @@
+"""The encoder-decoder of "Attention Is All You Need"."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.config import Seq2SeqConfig
+from regard.data.batch import Tokens
+from regard.models.base import Generator, Memory, StackState, State, check_length, cross_mask, padding_mask, self_mask
+from regard.nn import backends
+from regard.nn.cache import Cache
+from regard.nn.embedding import Deembedder, Embedder
+from regard.nn.initial import initialise
+from regard.nn.layers import Stack
+from regard.nn.masks import Causal, Full
+
+
+class Seq2Seq(Generator):
+    """A source becomes a memory, all words at once; a target is written from it, word by word."""
+
+    config: Seq2SeqConfig
+
+    def __init__(self, config: Seq2SeqConfig, backend: str = "sdpa") -> None:
+        super().__init__()
+        self.config = config
+        self.backend = backends.choose(backend)
+        self.embed = Embedder(config.vocabulary, config.width, scaled=config.embedding_scale)
+        self.embed_source = None
+        if config.source_vocabulary is not None:
+            self.embed_source = Embedder(config.source_vocabulary, config.width, scaled=config.embedding_scale)
+        self.encoder = Stack(config, backend=backend)
+        self.decoder = Stack(config, layers=config.decoder_layers, causal=True, cross=True, backend=backend)
+        self.deembed = Deembedder(config.width, config.vocabulary, tied=config.tied, bias=config.output_bias, scale=config.logit_scale)
+        initialise(self, config)
+
+    def forward(self, source: Tokens, target: Tokens) -> Tensor:
+        """Logits (rows, target, vocabulary) of what follows each target token, all at once; the target begins with a start token."""
+        return self.logits(self.states(source, target))
+
+    def states(self, source: Tokens, target: Tokens) -> Tensor:
+        """The decoder's last layer (rows, target, width), before the vocabulary."""
+        check_length(target.longest or target.ids.shape[1], self.config.context, "a target")
+        return self.decoder(
+            self.embed(target.ids),
+            self.read(source),
+            positions=target.positions,
+            mask=self_mask(target, Causal(), self.backend),
+            memory_mask=cross_mask(target, source, self.backend),
+        )
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self.deembed(states, self.embed)
+
+    def read(self, source: Tokens) -> Tensor:
+        """The encoder's output (rows, source, width): a vector for each word, made from all words."""
+        check_length(source.longest or source.ids.shape[1], self.config.context, "a source")
+        embed = self.embed_source or self.embed
+        return self.encoder(embed(source.ids), positions=source.positions, mask=self_mask(source, Full(), self.backend))
+
+    def encode(self, source: Tokens) -> Memory:
+        return Memory(source, self.read(source))
+
+    def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:
+        assert memory.states is not None, "a memory comes from encode()"
+        check_length(capacity, self.config.context, "the target to be decoded")
+        rows = memory.states.shape[0]
+        cache = Cache.of(self.config, self.decoder, rows, capacity)
+        state = StackState(cache, self.decoder.keys_values(memory.states), padding_mask(memory.tokens))
+        begin = torch.full((rows, 1), self.config.start_token, device=memory.states.device)
+        return state, self.step(begin, state)[:, -1]
+
+    def step(self, ids: Tensor, state: State) -> Tensor:
+        assert isinstance(state, StackState)
+        count = ids.shape[1]
+        slots = state.cache.slots(count)
+        states = self.decoder(
+            self.embed(ids),
+            state.memory,
+            positions=slots,
+            mask=Causal().build(slots, state.cache.reach(count)),
+            memory_mask=state.memory_mask,
+            cache=state.cache,
+        )
+        state.cache.advance(count)
+        return self.logits(states)

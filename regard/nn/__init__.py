@@ -1,0 +1,22 @@
+"""Each idea of the notes as the smallest piece of code that says it."""
+
+from regard.nn.attention import Attention
+from regard.nn.backends import Attended, attention, using
+from regard.nn.masks import Causal, Documents, Full, Mask, Padding, Prefix, Window
+from regard.nn.tap import record, tap
+
+__all__ = [
+    "Attended",
+    "Attention",
+    "Causal",
+    "Documents",
+    "Full",
+    "Mask",
+    "Padding",
+    "Prefix",
+    "Window",
+    "attention",
+    "record",
+    "tap",
+    "using",
+]

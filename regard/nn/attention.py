@@ -1,0 +1,138 @@
+"""Attention: softmax(QKᵀ / √d) V, and the module that gives it something to learn."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, MaskError, ShapeError
+from regard.nn import backends
+from regard.nn.cache import KeyValues, LayerCache
+from regard.nn.masks import Mask, Rule
+from regard.nn.positions import Placement
+from regard.nn.tap import tap
+
+
+class Attention(nn.Module):
+    """Multi-head attention, of a sequence to itself or to another; grouped-query with fewer kv_heads, multi-query with one.
+
+    attention(x, mask=…) is self-attention; attention(x, memory, mask=…) is cross-attention: queries from x, keys and values from memory.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        bias: str = "all",
+        scale: float | None = None,
+        dropout: float = 0.0,
+        backend: str = "sdpa",
+    ) -> None:
+        super().__init__()
+        if head_width is None and width % heads:
+            raise ConfigError(f"heads = {heads} does not divide width = {width}; change one of them or give head_width")
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        if heads % self.kv_heads:
+            raise ConfigError(f"kv_heads = {kv_heads} does not divide heads = {heads}; each must serve as many query heads")
+        self.head_width = head_width or width // heads
+        self.scale = 1 / math.sqrt(self.head_width) if scale is None else scale
+        self.dropout = dropout
+        self.backend = backends.choose(backend, dropout=dropout)
+        # Q, K and V come from one matrix product; cross-attention uses the rows for Q and those for K and V apart.
+        self.query_rows = heads * self.head_width
+        self.project = nn.Linear(width, self.query_rows + 2 * self.kv_heads * self.head_width, bias=bias != "none")
+        self.join = nn.Linear(self.query_rows, width, bias=bias == "all")
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | KeyValues | None = None,
+        *,
+        mask: Mask | None = None,
+        positions: Placement | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """x (rows, query, width) to the same shape. `source`: what to look at instead of x, or its keys and values computed before."""
+        positions = positions or Placement()
+        if source is None:
+            query, key, value = self._split(self.project(x))
+            new = KeyValues(_turn(key, positions), value)
+            seen = new if cache is None else cache.extend(new)
+        else:
+            query = self._heads(self._part(x, slice(None, self.query_rows)), self.heads)
+            seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
+        if positions.query is not None:
+            query = positions.query(query)
+        rows = query.shape[0]
+        query = _gather_beams(query, seen.key.shape[0])
+        mask = _checked(mask, query, seen.key)
+        backend = backends.chosen(self.backend)
+        attended = backend(query, *seen, mask=mask, bias=positions.bias, scale=self.scale, dropout=self.dropout if self.training else 0.0)
+        for name, value in zip(("query", "key", "value"), (query, *seen), strict=True):
+            tap(self, name, value)
+        tap(self, "scores", attended.scores)
+        tap(self, "weights", attended.weights)
+        joined = _scatter_beams(attended.output, rows).transpose(1, 2).flatten(2)  # heads side by side: (rows, query, heads * head_width)
+        tap(self, "heads", joined)
+        return self.join(joined)
+
+    def keys_values(self, source: Tensor, positions: Placement | None = None) -> KeyValues:
+        """The keys and values of a source, to be computed once and attended to at every position of a target."""
+        key, value = self._part(source, slice(self.query_rows, None)).chunk(2, -1)
+        key, value = self._heads(key, self.kv_heads), self._heads(value, self.kv_heads)
+        return KeyValues(_turn(key, positions or Placement()), value)
+
+    def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads = self._heads(projected, self.heads + 2 * self.kv_heads)
+        query, key, value = heads.split((self.heads, self.kv_heads, self.kv_heads), 1)
+        return query, key, value
+
+    def _part(self, x: Tensor, rows: slice) -> Tensor:
+        bias = self.project.bias
+        return nn.functional.linear(x, self.project.weight[rows], None if bias is None else bias[rows])
+
+    def _heads(self, x: Tensor, heads: int) -> Tensor:
+        return x.unflatten(-1, (heads, self.head_width)).transpose(1, 2)  # (rows, heads, length, head_width)
+
+
+def _turn(key: Tensor, positions: Placement) -> Tensor:
+    return key if positions.key is None else positions.key(key)
+
+
+def _gather_beams(query: Tensor, sources: int) -> Tensor:
+    """Beams that share a source stand side by side as queries, so that the source's keys are kept and read once."""
+    if query.shape[0] == sources:
+        return query
+    if query.shape[0] % sources:
+        raise ShapeError(f"{query.shape[0]} rows can't share {sources} sources evenly; give each source as many rows")
+    beams = query.unflatten(0, (sources, -1))  # (sources, beams, heads, query, head_width)
+    return beams.transpose(1, 2).flatten(2, 3)
+
+
+def _scatter_beams(output: Tensor, rows: int) -> Tensor:
+    sources = output.shape[0]
+    if rows == sources:
+        return output
+    return output.unflatten(2, (rows // sources, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _checked(mask: Mask | None, query: Tensor, key: Tensor) -> Mask:
+    if mask is None:
+        return Mask()
+    if isinstance(mask, Rule):
+        raise MaskError(f"the rule {type(mask).__name__} is not built yet; pass rule.build(queries, keys)")
+    if not isinstance(mask, Mask):
+        kind = "a tensor" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        raise MaskError(f"mask is {kind}; build one from rules, for example (Causal() & Padding(ids != pad)).build({query.shape[2]})")
+    if mask.visible is not None:
+        rows, _, queries, keys = mask.visible.shape
+        if rows not in (1, query.shape[0]) or queries not in (1, query.shape[2]) or keys != key.shape[2]:
+            raise MaskError(
+                f"the mask is for {rows} rows of {queries} queries and {keys} keys, "
+                f"but there are {query.shape[0]} rows of {query.shape[2]} queries and {key.shape[2]} keys; build it from the same batch"
+            )
+    return mask

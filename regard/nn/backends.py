@@ -1,0 +1,160 @@
+"""One definition, many speeds: `explicit` is the formula of the paper, and every other backend is tested equal to it.
+
+All share one signature. A backend is chosen when a model is built; `using` overrides the choice within a `with`, for example to look at
+weights. Choosing for one call never touches the model, so other threads are not disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.errors import ConfigError, MaskError, nearest
+from regard.nn.masks import Boundaries, Mask
+
+
+class Attended(NamedTuple):
+    """What attention gives: for each query a mixture of the values, and, where they were computed, the weights of the mixture."""
+
+    output: Tensor  # (rows, heads, query, head_width)
+    weights: Tensor | None = None  # (rows, heads, query, key), each row sums to 1
+    scores: Tensor | None = None  # before the mask and the softmax
+
+
+class Backend(Protocol):
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float
+    ) -> Attended: ...
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Attended:
+    """softmax(QKᵀ / √d) V, the formula of the paper. attention(x, x, x) is self-attention without parameters."""
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if bias is not None:
+        scores = scores + bias
+    hidden = None if mask is None or mask.visible is None else ~mask.visible
+    # The lowest number instead of -inf, then zero: a query that may see nothing gets zeros and no NaN, forwards or backwards.
+    weights = (scores if hidden is None else scores.masked_fill(hidden, torch.finfo(scores.dtype).min)).softmax(-1)
+    if hidden is not None:
+        weights = weights.masked_fill(hidden, 0.0)
+    return Attended(F.dropout(weights, dropout) @ value, weights, scores)
+
+
+def explicit(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Attended:
+    """The formula itself, with its weights to look at."""
+    _refuse_packed(mask, "explicit")
+    group = query.shape[1] // key.shape[1]  # grouped-query: each key head serves as many query heads
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    return attention(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
+
+
+def sdpa(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Attended:
+    """PyTorch's fused kernels: the weights are never written down."""
+    _refuse_packed(mask, "sdpa")
+    allowed = None if mask.causal and bias is None else mask.visible  # the kernel's own triangle is the fastest mask
+    if allowed is not None and mask.blind is not None:
+        allowed = allowed | mask.blind  # some kernels give NaN for a row of nothing: let it see all, and zero it below
+    if bias is not None:
+        allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
+    output = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=allowed,
+        is_causal=mask.causal and bias is None,
+        scale=scale,
+        dropout_p=dropout,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return Attended(output if mask.blind is None else output.masked_fill(mask.blind, 0.0))
+
+
+def varlen(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Attended:
+    """Packed documents of different lengths on a GPU, without a table and without padding."""
+    from torch.nn.attention.varlen import varlen_attn  # loads kernels: only where they are used
+
+    packed = mask.packed
+    if packed is None:
+        raise MaskError(
+            "backend 'varlen' wants packed documents; make the mask with (Documents(…) & Causal()).pack(), or use backend 'sdpa'"
+        )
+    if bias is not None or dropout:
+        raise ConfigError("backend 'varlen' has neither biases nor dropout of weights; use backend 'sdpa'")
+    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
+        raise ConfigError(f"backend 'varlen' runs on a GPU in bfloat16 or float16, not on {query.device.type} in {query.dtype}; use 'sdpa'")
+    group = query.shape[1] // key.shape[1]
+    if group > 1:
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    left = -1 if packed.window is None else packed.window - 1
+    output = varlen_attn(
+        *(_one_row(query), _one_row(key), _one_row(value)),
+        packed.query.edges,
+        packed.key.edges,
+        packed.query.longest,
+        packed.key.longest,
+        scale=scale,
+        window_size=(left, 0 if packed.causal else left),
+    )
+    assert isinstance(output, Tensor)
+    return Attended(output.transpose(0, 1).unsqueeze(0))
+
+
+BACKENDS: dict[str, Backend] = {"explicit": explicit, "sdpa": sdpa, "varlen": varlen}
+_override: ContextVar[Backend | None] = ContextVar("backend", default=None)
+
+
+def choose(name: str, *, positions: str | None = None, mask: str | None = None, dropout: float = 0.0) -> Backend:
+    """The backend of that name, or the reason why it can't serve such a model."""
+    if name not in BACKENDS:
+        raise ConfigError(f"backend {name!r} is unknown; {nearest(name, BACKENDS)}")
+    if name == "varlen":
+        if positions in ("alibi", "relative"):
+            raise ConfigError(f"backend 'varlen' can't add a bias to its scores, and positions = '{positions}' is one; use backend 'sdpa'")
+        if mask == "prefix":
+            raise ConfigError("backend 'varlen' knows full and causal documents and windows, but no prefix mask; use backend 'sdpa'")
+        if dropout:
+            raise ConfigError(f"backend 'varlen' can't drop weights; set attention_dropout = 0 (it is {dropout}) or use backend 'sdpa'")
+    return BACKENDS[name]
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Every attention called within uses this backend, whatever its model was built with. Compiled code keeps its own."""
+    token = _override.set(choose(name))
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def chosen(built_with: Backend) -> Backend:
+    """The backend in force: that of `using`, or else the model's own."""
+    return built_with if torch.compiler.is_compiling() else _override.get() or built_with
+
+
+def _one_row(x: Tensor) -> Tensor:
+    return x.squeeze(0).transpose(0, 1)  # (tokens, heads, head_width)
+
+
+def _refuse_packed(mask: Mask, name: str) -> None:
+    if mask.packed is not None:
+        edges: Boundaries = mask.packed.query
+        raise MaskError(
+            f"the mask was packed ({len(edges.edges) - 1} documents) for backend 'varlen', but the backend is '{name}'; "
+            "make it with .build() instead of .pack()"
+        )

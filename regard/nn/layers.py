@@ -1,0 +1,165 @@
+"""Norms, feed-forward, residual blocks, and the stack of them that is an encoder or a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.config import Transformer
+from regard.nn import backends
+from regard.nn.attention import Attention
+from regard.nn.cache import Cache, KeyValues, LayerCache
+from regard.nn.masks import Mask
+from regard.nn.positions import Placement, make_positions
+from regard.nn.tap import tap
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu-tanh"}  # act(xW) ⊙ xV: one half decides how much of the other passes
+
+
+def make_norm(config: Transformer) -> nn.Module:
+    """LayerNorm sets each vector's mean to 0 and variance to 1; RMSNorm only its length. Both learn a scale, LayerNorm a shift too."""
+    kind = nn.LayerNorm if config.norm == "layer" else nn.RMSNorm
+    return kind(config.width, eps=config.norm_epsilon)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a non-linearity between, the same for every position: max(0, xW₁ + b₁)W₂ + b₂."""
+
+    def __init__(self, width: int, inner: int, activation: str = "relu", *, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.gated = activation in GATED
+        self.activation = ACTIVATIONS[GATED.get(activation, activation)]
+        self.widen = nn.Linear(width, 2 * inner if self.gated else inner, bias=bias)  # gated: gate and content in one product
+        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.widen(x)
+        if self.gated:
+            gate, x = x.chunk(2, -1)
+            x = self.activation(gate) * x
+        else:
+            x = self.activation(x)
+        tap(self, "inner", x)
+        return self.narrow(self.dropout(x))
+
+
+class AddNorm(nn.Module):
+    """The path around a sub-layer f: norm(x + dropout(f(x))), as in the paper, or x + dropout(f(norm(x)))."""
+
+    def __init__(self, config: Transformer) -> None:
+        super().__init__()
+        self.norm = make_norm(config)
+        self.before = config.norm_place == "before"
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        added = x + self.dropout(sublayer(self.norm(x) if self.before else x))
+        tap(self, "added", added)
+        return added if self.before else self.norm(added)
+
+
+class Block(nn.Module):
+    """One layer: self-attention, cross-attention where there is a source to look at, feed-forward, each with its residual path."""
+
+    def __init__(self, config: Transformer, *, cross: bool, backend: str) -> None:
+        super().__init__()
+
+        def attention() -> Attention:
+            return Attention(
+                config.width,
+                config.heads,
+                kv_heads=config.kv_heads,
+                head_width=config.head_width,
+                bias=config.bias,
+                scale=config.attention_scale,
+                dropout=config.attention_dropout,
+                backend=backend,
+            )
+
+        self.attention, self.attention_add = attention(), AddNorm(config)
+        self.cross = attention() if cross else None
+        self.cross_add = AddNorm(config) if cross else None
+        self.feedforward = FeedForward(
+            config.width, config.feedforward, config.activation, bias=config.bias == "all", dropout=config.activation_dropout
+        )
+        self.feedforward_add = AddNorm(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | KeyValues | None = None,
+        *,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        positions: Placement | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        x = self.attention_add(x, lambda x: self.attention(x, mask=mask, positions=positions, cache=cache))
+        if self.cross is not None and self.cross_add is not None:
+            cross = self.cross
+            x = self.cross_add(x, lambda x: cross(x, memory, mask=memory_mask))
+        x = self.feedforward_add(x, self.feedforward)
+        tap(self, "output", x)
+        return x
+
+
+class Stack(nn.Module):
+    """An encoder or a decoder: positions told, then layer upon layer."""
+
+    def __init__(
+        self, config: Transformer, *, layers: int | None = None, causal: bool = False, cross: bool = False, backend: str = "sdpa"
+    ) -> None:
+        super().__init__()
+        backends.choose(backend, positions=config.positions, mask=getattr(config, "mask", None), dropout=config.attention_dropout)
+        self.positions = make_positions(config, both_ways=not causal)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(Block(config, cross=cross, backend=backend) for _ in range(layers or config.layers))
+        # With norms before the sub-layers, nothing has normed what the last one added.
+        self.norm = make_norm(config) if config.norm_place == "before" else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | list[KeyValues] | None = None,
+        *,
+        positions: Tensor,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Embeddings (rows, length, width) at positions (rows or 1, length) to what the last layer makes of them.
+
+        `memory`: what cross-attention reads, or each layer's keys and values of it. With a `cache`, positions are the slots to write to.
+        """
+        tap(self, "embeddings", x)
+        x = self.positions.embed(x, positions)
+        tap(self, "placed", x)
+        x = self.dropout(self.embedding_norm(x))
+        seen = None if cache is None else torch.arange(cache.reach(positions.shape[1]), device=positions.device)[None]
+        place = self.positions.place(positions, positions, x.dtype, seen=seen)
+        for index, layer in enumerate(self.layers):
+            x = layer(
+                x,
+                memory[index] if isinstance(memory, list) else memory,
+                mask=mask,
+                memory_mask=memory_mask,
+                positions=place,
+                cache=None if cache is None else cache.layer(index, positions),
+            )
+        return self.norm(x)
+
+    def keys_values(self, memory: Tensor) -> list[KeyValues]:
+        """Each layer's cross-attention keys and values of a memory: once per source, not once per word or beam."""
+        crosses = [layer.cross for layer in self.layers if isinstance(layer, Block)]
+        return [cross.keys_values(memory) for cross in crosses if cross is not None]

@@ -1,0 +1,49 @@
+"""Looking inside: a module names an intermediate with `tap`, and `record` collects what was named.
+
+Nothing is left on a module and nothing is computed for it: without a recorder `tap` returns at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor, nn
+
+
+class Recorder:
+    """What was tapped, by the full name of the module and of the intermediate: `decoder.layers.0.attention.weights`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.taps: dict[str, Tensor] = {}
+        self._names = {module: name for name, module in model.named_modules()}
+
+    def take(self, module: nn.Module, name: str, value: Tensor) -> None:
+        path = self._names.get(module)
+        if path is not None:  # a module of another model that runs in the same context is none of ours
+            self.taps[f"{path}.{name}" if path else name] = value.detach()
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+
+def tap(module: nn.Module, name: str, value: Tensor | None) -> None:
+    """Names an intermediate of `module`, for whoever is recording."""
+    if torch.compiler.is_compiling():
+        return
+    recorder = _recorder.get()
+    if recorder is not None and value is not None:
+        recorder.take(module, name, value)
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Collects every tapped intermediate of one pass through `model`. Run it with the `explicit` backend to have weights."""
+    recorder = Recorder(model)
+    token = _recorder.set(recorder)
+    try:
+        yield recorder.taps
+    finally:
+        _recorder.reset(token)
