@@ -1,0 +1,149 @@
+"""Folders that are written whole or not at all, and the tensors in them: safetensors, one file or several."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from regard.errors import BundleError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 2 * 1024**3
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which then takes the place of `folder` in one step. If anything fails, `folder` stays as it was."""
+    folder = folder.absolute()  # a relative path must not follow a later change of directory
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise BundleError(f"can't write to {folder.parent}: {error.strerror}; choose another folder") from error
+    try:
+        made.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a model is as open as any other folder
+        yield made
+        for path in [*made.rglob("*"), made]:
+            _sync(path)
+        _put_in_place(made, folder)
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BundleError(
+            f"could not write {folder}: {reason}; free some space or choose another folder. Nothing there was changed"
+        ) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
+    """model.safetensors, or past a size several files and an index of which tensor is where."""
+    shards: list[dict[str, Tensor]] = [{}]
+    room = shard_bytes
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        if size > room and shards[-1]:
+            shards.append({})
+            room = shard_bytes
+        shards[-1][name] = tensor.detach().contiguous()
+        room -= size
+    if len(shards) == 1:
+        save_file(shards[0], folder / WEIGHTS, {"format": "pt"})
+        return
+    place: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        save_file(shard, folder / file, {"format": "pt"})
+        place |= dict.fromkeys(shard, file)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": place}, indent=2) + "\n")
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder, by name."""
+    if (folder / INDEX).is_file():
+        place = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(place, dict) or not place:
+            raise BundleError(f"{folder / INDEX} has no 'weight_map'; copy the folder again from where it came")
+        files = sorted(set(map(str, place.values())))
+    elif (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    else:
+        pickled = next(folder.glob("*.bin"), None)
+        if pickled is not None:
+            raise BundleError(
+                f"{pickled} holds pickled weights, which can run code when read; load it with its own library and save it as safetensors"
+            )
+        raise BundleError(f"{folder} has no {WEIGHTS}; is it the right folder?")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors |= _read_file(folder / file)
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BundleError(f"can't read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path} is not UTF-8 text (byte {error.start}); copy it again from where it came") from error
+    except json.JSONDecodeError as error:
+        raise BundleError(f"{path}, line {error.lineno}: not JSON ({error.msg}); copy it again from where it came") from error
+    if not isinstance(content, dict):
+        raise BundleError(f"{path} should hold a JSON object, not a {type(content).__name__}")
+    return content
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise BundleError(f"{path} is missing, though {INDEX} names it; copy the folder again from where it came")
+    if path.resolve().parent != path.parent.resolve() and ".." in str(path):
+        raise BundleError(f"{INDEX} points outside its folder: {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        size = path.stat().st_size
+        raise BundleError(f"{path} is damaged or cut short ({size:,} bytes: {error}); copy it again from where it came") from error
+
+
+def _put_in_place(made: Path, folder: Path) -> None:
+    if not folder.exists():
+        made.rename(folder)
+    else:
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+        folder.rename(old / folder.name)
+        try:
+            made.rename(folder)
+        except OSError:
+            (old / folder.name).rename(folder)
+            raise
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    """Waits until the disk has it, so that a power cut after the rename finds all of it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,121 @@
+"""Search over the protocol, for every family that writes, against enumeration of all outputs."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.data.batch import Tokens
+from regard.decoding.search import Hypothesis, beam_search, greedy
+from regard.errors import ConfigError
+from regard.models import Generator, LanguageModel, build
+from regard.presets import preset
+
+WORDS = 5  # 0 pad, 1 start, 2 end, and two more: all outputs of a few words can be enumerated
+SOURCES = [[3, 4, 3], [4], [3, 3, 4, 4, 3]]
+
+
+@cache
+def model_of(name: str) -> Generator:
+    torch.manual_seed(7)
+    shape = {"vocabulary": WORDS, "width": 16, "pad_token": 0, "start_token": 1, "end_token": 2}
+    if not name.startswith("rnn"):
+        shape |= {"layers": 2, "heads": 2, "feedforward": 32}
+    model = build(preset(name, **shape)).double().eval()
+    assert isinstance(model, Generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)  # sharper than at birth, so that outputs differ in probability
+    return model
+
+
+def log_probabilities(model: Generator, source: list[int], words: tuple[int, ...]) -> Tensor:
+    """Of every word at every position (words + 1, vocabulary), in one teacher-forced pass."""
+    if isinstance(model, LanguageModel):
+        return model(Tokens.pad([[*source, *words]]))[0, len(source) - 1 :].log_softmax(-1)
+    return model(Tokens.pad([source]), Tokens.pad([[1, *words]]))[0].log_softmax(-1)
+
+
+@cache
+@torch.no_grad()
+def every_output(name: str, source: tuple[int, ...], max_length: int) -> list[Hypothesis]:
+    """All outputs there can be: those that end, and those cut off at `max_length`."""
+    model, outputs = model_of(name), []
+    for length in range(max_length + 1):
+        for words in product([word for word in range(WORDS) if word != 2], repeat=length):
+            logs = log_probabilities(model, list(source), words)
+            total = sum(float(logs[i, word]) for i, word in enumerate(words))
+            if length < max_length:
+                outputs.append(Hypothesis(words, total + float(logs[length, 2]), ended=True))
+            else:
+                outputs.append(Hypothesis(words, total, ended=False))
+    return outputs
+
+
+FAMILIES = ["transformer-tiny", "gpt-small", "rnn-attention", "rnn-plain"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_takes_the_most_probable_word(name: str) -> None:
+    model = model_of(name)
+    for source, found in zip(SOURCES, greedy(model, Tokens.pad(SOURCES), max_length=6), strict=True):
+        words: tuple[int, ...] = ()
+        while len(words) < 6:
+            word = int(log_probabilities(model, source, words)[-1].argmax())
+            if word == 2:
+                break
+            words += (word,)
+        assert found.tokens == words
+        assert found.ended == (len(words) < 6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+def test_beam_equals_exhaustive_search(name: str, length_penalty: float) -> None:
+    model, longest = model_of(name), 3
+    found = beam_search(model, Tokens.pad(SOURCES), beam_size=WORDS**longest, max_length=longest, length_penalty=length_penalty)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        want = sorted(every_output(name, tuple(source), longest), key=lambda hypothesis: -hypothesis.score(length_penalty))
+        assert [hypothesis.tokens for hypothesis in hypotheses] == [hypothesis.tokens for hypothesis in want]
+        for ours, theirs in zip(hypotheses, want, strict=True):
+            assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_score_is_the_sum_of_the_chosen_words(name: str) -> None:
+    model = model_of(name)
+    for source, hypotheses in zip(SOURCES, beam_search(model, Tokens.pad(SOURCES), beam_size=3, max_length=8), strict=True):
+        assert len(hypotheses) == 3
+        for hypothesis in hypotheses:
+            words = (*hypothesis.tokens, 2) if hypothesis.ended else hypothesis.tokens
+            with torch.no_grad():
+                logs = log_probabilities(model, source, hypothesis.tokens)
+            assert hypothesis.log_probability == pytest.approx(sum(float(logs[i, word]) for i, word in enumerate(words)), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_result_never_depends_on_the_batch(name: str) -> None:
+    model = model_of(name)
+    together = beam_search(model, Tokens.pad(SOURCES), beam_size=3, max_length=8, length_penalty=1.0)
+    for source, hypotheses in zip(SOURCES, together, strict=True):
+        alone = beam_search(model, Tokens.pad([source]), beam_size=3, max_length=8, length_penalty=1.0)[0]
+        assert [hypothesis.tokens for hypothesis in alone] == [hypothesis.tokens for hypothesis in hypotheses]
+        for one, other in zip(alone, hypotheses, strict=True):
+            assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+
+
+def test_a_wider_beam_is_never_worse_than_exhaustive_allows() -> None:
+    model = model_of("transformer-tiny")
+    best = max(every_output("transformer-tiny", tuple(SOURCES[0]), 4), key=lambda hypothesis: hypothesis.log_probability)
+    scores = [beam_search(model, Tokens.pad(SOURCES[:1]), beam_size=size, max_length=4)[0][0].log_probability for size in (1, 2, 4, 600)]
+    assert all(score <= best.log_probability + 1e-9 for score in scores)
+    assert scores[-1] == pytest.approx(best.log_probability, abs=1e-9)
+
+
+def test_senseless_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        beam_search(model_of("rnn-plain"), Tokens.pad([[3]]), beam_size=0, max_length=3)
