@@ -47,7 +47,8 @@ def attention(
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if bias is not None:
         scores = scores + bias
-    hidden = None if mask is None or mask.visible is None else ~mask.visible
+    # A mask has rows and heads; a lone sentence (length, width) has neither.
+    hidden = None if mask is None or mask.visible is None else ~mask.visible.flatten(0, 4 - scores.dim())
     # The lowest number instead of -inf, then zero: a query that may see nothing gets zeros and no NaN, forwards or backwards.
     weights = (scores if hidden is None else scores.masked_fill(hidden, torch.finfo(scores.dtype).min)).softmax(-1)
     if hidden is not None:
