@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from enum import StrEnum
@@ -79,6 +80,9 @@ def import_(
 
 def main() -> None:
     """The command line. A stated error ends it with 1, wrong usage with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that can't show a √ shows a ? instead of an error
     try:
         app()
     except RegardError as error:

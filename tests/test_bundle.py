@@ -1,0 +1,182 @@
+"""A bundle is the model: what is saved is what is loaded, and whatever is wrong with a folder is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.bundle import Bundle, load_bundle, save_bundle
+from regard.data.batch import Tokens
+from regard.errors import BundleError, ConfigError
+from tests.families import FAMILIES, outputs, sentences, small
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_saved_equals_loaded_bit_for_bit(name: str, tmp_path: Path) -> None:
+    model = small(name).float()
+    bundle = load_bundle(save_bundle(model, tmp_path / "b"))
+    assert isinstance(bundle, Bundle)
+    assert bundle.config == model.config
+    assert not bundle.model.training
+    assert bundle.model.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in bundle.model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in bundle.model.parameters())
+    batch = Tokens.pad(sentences(5, 2)), Tokens.pad(sentences(4, 7))
+    assert torch.equal(outputs(bundle.model, *batch), outputs(model, *batch))
+
+
+def test_large_models_are_sharded(tmp_path: Path) -> None:
+    model = small("gpt2")
+    save_bundle(model, tmp_path / "b", shard_bytes=8000)
+    files = sorted(path.name for path in (tmp_path / "b").glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    index = json.loads((tmp_path / "b" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == set(model.state_dict())
+    assert all((tmp_path / "b" / file).stat().st_size < 16000 for file in files)
+    loaded = load_bundle(tmp_path / "b").model.state_dict()
+    assert all(torch.equal(loaded[key], tensor) for key, tensor in model.state_dict().items())
+
+
+def test_a_loaded_model_trains_on(tmp_path: Path) -> None:
+    model = load_bundle(save_bundle(small("rnn-attention").float(), tmp_path / "b")).model.train()
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    outputs(model, Tokens.pad(sentences(3)), Tokens.pad(sentences(4))).logsumexp(-1).sum().backward()
+    optimiser.step()
+    after = load_bundle(tmp_path / "b").model.state_dict()
+    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())  # the file is not the memory that was trained
+    assert any(not torch.equal(model.state_dict()[key], tensor) for key, tensor in before.items())
+
+
+def test_precision_can_be_chosen(tmp_path: Path) -> None:
+    save_bundle(small("gpt2").float(), tmp_path / "b")
+    assert load_bundle(tmp_path / "b", dtype=torch.bfloat16).model.dtype == torch.bfloat16
+
+
+def test_the_tokenizer_has_its_place(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("{}")
+    bundle = load_bundle(save_bundle(small("gpt2"), tmp_path / "b", tokenizer=tmp_path / "t.json", card="# Mine\n"))
+    assert bundle.tokenizer == tmp_path / "b" / "tokenizer.json"
+    assert (tmp_path / "b" / "README.md").read_text() == "# Mine\n"
+
+
+def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
+    save_bundle(small("gpt2"), tmp_path / "b", shard_bytes=8000)
+    save_bundle(small("rnn-plain"), tmp_path / "b")
+    assert load_bundle(tmp_path / "b").config.kind == "rnn"
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]  # nothing temporary stays
+
+
+def test_other_peoples_folders_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(BundleError, match="exists and is no bundle; choose a new or empty folder"):
+        save_bundle(small("gpt2"), tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="exists and is no bundle"):
+        save_bundle(small("gpt2"), tmp_path / "file")
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="is no folder"):
+        load_bundle(tmp_path / "nothing")
+    with pytest.raises(BundleError, match=r"is no bundle: it has no config\.json"):
+        load_bundle(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(BundleError, match="is a Hugging Face model, not a bundle; make one of it with: regard import"):
+        load_bundle(tmp_path)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return save_bundle(small("gpt2"), tmp_path / "b")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_file_is_named(bundle: Path, keep: float) -> None:
+    whole = (bundle / "model.safetensors").read_bytes()
+    (bundle / "model.safetensors").write_bytes(whole[: int(len(whole) * keep)])
+    with pytest.raises(BundleError, match=r"b/model\.safetensors is damaged or cut short .*copy it again"):
+        load_bundle(bundle)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    save_bundle(small("gpt2"), tmp_path / "b", shard_bytes=8000)
+    shard = sorted((tmp_path / "b").glob("model-00002*"))[0]
+    shard.unlink()
+    with pytest.raises(BundleError, match=f"{shard.name} is missing"):
+        load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize("place", ["../../elsewhere.safetensors", "/etc/passwd", "sub/../../x.safetensors"])
+def test_an_index_may_not_point_outside_its_folder(tmp_path: Path, place: str) -> None:
+    save_bundle(small("gpt2"), tmp_path / "b", shard_bytes=8000)
+    path = tmp_path / "b" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"] = dict.fromkeys(index["weight_map"], place)
+    path.write_text(json.dumps(index))
+    with pytest.raises(BundleError, match=r"model\.safetensors\.index\.json names .*, which is no file of its own folder"):
+        load_bundle(tmp_path / "b")
+
+
+def test_weights_that_do_not_fit_are_named(bundle: Path) -> None:
+    tensors = load_file(bundle / "model.safetensors")
+    save_file({k: v for k, v in tensors.items() if k != "embed.weight"}, bundle / "model.safetensors")
+    with pytest.raises(BundleError, match=r"the weights lack 'embed\.weight'"):
+        load_bundle(bundle)
+    save_file(tensors | {"stray": torch.zeros(1)}, bundle / "model.safetensors")
+    with pytest.raises(BundleError, match="the weights have 'stray'"):
+        load_bundle(bundle)
+    save_file(tensors | {"embed.weight": torch.zeros(3, 3)}, bundle / "model.safetensors")
+    with pytest.raises(BundleError, match=r"'embed\.weight' is \(3, 3\) in the weights but \(31, 24\) by the config"):
+        load_bundle(bundle)
+
+
+def test_a_misspelt_key_in_a_config_is_named(bundle: Path) -> None:
+    config = json.loads((bundle / "config.json").read_text())
+    config["hedas"] = config.pop("heads")
+    (bundle / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"config\.json: unknown key 'hedas'; did you mean 'heads'\?"):
+        load_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"{", r"config\.json, line 1: not JSON"),
+        (b"[]", r"should hold a JSON object, not a list"),
+        (b'{"kind": "\xff"}', r"is not UTF-8 text \(byte 10\)"),
+    ],
+)
+def test_a_broken_config_is_named(bundle: Path, content: bytes, says: str) -> None:
+    (bundle / "config.json").write_bytes(content)
+    with pytest.raises(BundleError, match=says):
+        load_bundle(bundle)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk to fill up")
+def test_a_full_disk_leaves_the_old_bundle(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"can't mount a small disk here: {mounted.stderr.decode().strip()}")
+    try:
+        old = small("gpt2", width=8, heads=2, feedforward=8, context=8).float()
+        save_bundle(old, disk / "b")
+        with pytest.raises(BundleError, match=r"could not write .*Nothing there was changed"):
+            save_bundle(small("gpt2", width=128, feedforward=512), disk / "b")
+        kept = load_bundle(disk / "b").model.state_dict()
+        assert all(torch.equal(kept[key], tensor) for key, tensor in old.state_dict().items())
+        assert [path.name for path in disk.iterdir()] == ["b"]
+        del kept
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -1,0 +1,74 @@
+"""The command line as a person uses it: real processes, exit codes, standard output and error kept apart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard import __version__
+from regard.bundle import load_bundle, save_bundle
+from tests.families import small
+from tests.interop.test_huggingface import saved
+
+
+def regard(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "regard", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_version() -> None:
+    assert regard("--version").stdout == f"regard {__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "transformer-base", "rnn-attention"])
+def test_info_of_a_preset(name: str) -> None:
+    shown = regard("info", name)
+    assert shown.returncode == 0
+    counted = json.loads(regard("info", name, "--format", "json").stdout)
+    assert f"{counted['parameters']:,}" in shown.stdout
+    assert counted["parameters"] == sum(row["parameters"] for row in counted["rows"])
+    assert counted["memory"]["float32"] == 4 * counted["parameters"]
+    assert "…" not in shown.stdout  # nothing is cut off at 80 columns
+
+
+def test_info_of_a_bundle(tmp_path: Path) -> None:
+    model = small("t5-small")
+    save_bundle(model, tmp_path / "b")
+    assert json.loads(regard("info", tmp_path / "b", "--format", "json").stdout)["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_import(tmp_path: Path) -> None:
+    saved("gpt2", tmp_path / "theirs")
+    done = regard("import", tmp_path / "theirs", tmp_path / "ours")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "decoder-only: 2 layers" in done.stderr
+    assert load_bundle(tmp_path / "ours").config.vocabulary == 61
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["info", "gtp2"], 1, "regard: 'gtp2' is neither a preset nor a folder; did you mean 'gpt2'?"),
+        (["info", "/"], 1, "is no bundle"),
+        (["import", "nowhere", "out"], 1, "nowhere is no folder"),
+        (["info"], 2, "Missing argument"),
+        (["translete"], 2, "No such command"),
+        (["info", "gpt2", "--format", "xml"], 2, "'xml' is not one of"),
+    ],
+)
+def test_what_goes_wrong_is_said(arguments: list[str], code: int, says: str) -> None:
+    done = regard(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_demo_prints_in_any_encoding() -> None:
+    for encoding in ("utf-8", "latin-1", "ascii"):
+        environment = {"PYTHONIOENCODING": encoding, "COLUMNS": "80"}
+        done = subprocess.run([sys.executable, "-m", "regard", "demo"], capture_output=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr.decode()
+        assert b"LOVELY" in done.stdout
