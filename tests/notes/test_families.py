@@ -103,7 +103,8 @@ def test_encoder_and_decoder_together_condition_the_target_on_the_source() -> No
     model = make("seq2seq")
     assert isinstance(model, Seq2Seq)
     assert all(layer.cross is not None for layer in model.decoder.layers)
-    target = Tokens(torch.tensor([[1, 3]]))
+    source, target = Tokens(torch.tensor([[3, 4, 5]])), Tokens(torch.tensor([[1, 3]]))
+    assert influence(model, lambda: model.read(source), at=0) == [True, True, True]  # the source is read both ways
     one, other = (model(Tokens(torch.tensor([[word, 5]])), target) for word in (3, 4))
     assert (one - other).abs().max() > 1e-3
 

@@ -104,8 +104,9 @@ def test_two_directions_of_128_make_256() -> None:
     torch.manual_seed(1)
     encoder = RecurrentEncoder(256, 1, cell="gru")
     x = torch.randn(1, 5, 256, requires_grad=True)
-    states, _ = encoder(x, torch.tensor([5]))
+    states, last = encoder(x, torch.tensor([5]))
     assert states.shape == (1, 5, 256)
+    torch.testing.assert_close(last.state[0, 0], torch.cat((states[0, -1, :128], states[0, 0, 128:])))  # each direction's end
     assert encoder.rnn.hidden_size == 128
     forwards, backwards = influence(states[0, 2, :128], x), influence(encoder(x, torch.tensor([5]))[0][0, 2, 128:], x)
     assert (forwards > 0).tolist() == [True, True, True, False, False]
