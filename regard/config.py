@@ -16,6 +16,7 @@ Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu", "geglu-tanh"]
+Bias = Literal["all", "qkv", "none"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
@@ -55,7 +56,7 @@ class Transformer(Vocabulary):
     attention_scale: float | None = None  # what scores are multiplied by; None: 1 / sqrt(head_width)
     feedforward: Positive = 2048
     activation: Activation = "relu"
-    bias: Literal["all", "qkv", "none"] = "all"  # which linear maps have one
+    bias: Bias = "all"  # which linear maps have one
     norm: Literal["layer", "rms"] = "layer"
     norm_place: Literal["before", "after"] = "after"  # of each sub-layer
     norm_epsilon: float = 1e-5

@@ -40,4 +40,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"known: {', '.join(known)}"
+    return f"known: {', '.join(known[:30])}{' …' if len(known) > 30 else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_what_goes_wrong_is_said(arguments: list[str], code: int, says: str) -> 
 
 def test_demo_prints_in_any_encoding() -> None:
     for encoding in ("utf-8", "latin-1", "ascii"):
-        environment = {"PYTHONIOENCODING": encoding, "COLUMNS": "80"}
+        environment = os.environ | {"PYTHONIOENCODING": encoding, "COLUMNS": "80"}
         done = subprocess.run([sys.executable, "-m", "regard", "demo"], capture_output=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr.decode()
         assert b"LOVELY" in done.stdout

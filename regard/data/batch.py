@@ -31,7 +31,8 @@ class Tokens:
     @classmethod
     def pad(cls, sequences: Sequence[Sequence[int]], pad: int = 0, *, device: torch.device | str | None = None) -> Tokens:
         """Rows of one length, filled up on the right."""
-        length = max((len(sequence) for sequence in sequences), default=0)
+        _some(sequences)
+        length = max(len(sequence) for sequence in sequences)
         rows = [[*sequence, *[pad] * (length - len(sequence))] for sequence in sequences]
         ids = torch.tensor(rows, dtype=torch.long, device=device).reshape(len(sequences), length)
         lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
@@ -40,6 +41,7 @@ class Tokens:
     @classmethod
     def pack(cls, sequences: Sequence[Sequence[int]], *, device: torch.device | str | None = None) -> Tokens:
         """One row, each sequence after the last."""
+        _some(sequences)
         lengths = torch.tensor([len(sequence) for sequence in sequences])
         edges = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0))).to(torch.int32)
         ids = torch.tensor([[token for sequence in sequences for token in sequence]], dtype=torch.long, device=device)
@@ -68,3 +70,8 @@ class Tokens:
         if self.real is not None:
             return self.real.sum(1)
         return torch.full((self.ids.shape[0],), self.ids.shape[1], device=self.ids.device)
+
+
+def _some(sequences: Sequence[Sequence[int]]) -> None:
+    if not sequences:
+        raise ShapeError("a batch of no sequences; leave it out")

@@ -47,8 +47,8 @@ class LanguageModel(Generator):
 
     def encode(self, source: Tokens) -> Memory:
         """A language model has nothing to encode: the prompt itself is what it continues."""
-        if source.ids.shape[1] == 0:
-            raise ShapeError("the prompt is empty; begin with the start token")
+        if source.ids.shape[1] == 0 or not source.lengths.all():
+            raise ShapeError("a prompt is empty; begin it with the start token")
         return Memory(left_aligned(source))
 
     def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:

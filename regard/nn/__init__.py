@@ -1,7 +1,7 @@
 """Each idea of the notes as the smallest piece of code that says it."""
 
 from regard.nn.attention import Attention
-from regard.nn.backends import Attended, attention, using
+from regard.nn.backends import Attended, attend, using
 from regard.nn.masks import Causal, Documents, Full, Mask, Padding, Prefix, Window
 from regard.nn.tap import record, tap
 
@@ -15,7 +15,7 @@ __all__ = [
     "Padding",
     "Prefix",
     "Window",
-    "attention",
+    "attend",
     "record",
     "tap",
     "using",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, MaskError, ShapeError
+from regard.config import Bias
+from regard.errors import CacheError, ConfigError, MaskError, ShapeError, nearest
 from regard.nn import backends
 from regard.nn.cache import KeyValues, LayerCache
 from regard.nn.masks import Mask, Rule
@@ -27,7 +29,7 @@ class Attention(nn.Module):
         *,
         kv_heads: int | None = None,
         head_width: int | None = None,
-        bias: str = "all",
+        bias: Bias = "all",
         scale: float | None = None,
         dropout: float = 0.0,
         backend: str = "sdpa",
@@ -35,6 +37,8 @@ class Attention(nn.Module):
         super().__init__()
         if head_width is None and width % heads:
             raise ConfigError(f"heads = {heads} does not divide width = {width}; change one of them or give head_width")
+        if bias not in get_args(Bias):
+            raise ConfigError(f"bias = {bias!r} is unknown; {nearest(bias, get_args(Bias))}")
         self.heads, self.kv_heads = heads, kv_heads or heads
         if heads % self.kv_heads:
             raise ConfigError(f"kv_heads = {kv_heads} does not divide heads = {heads}; each must serve as many query heads")
@@ -62,6 +66,8 @@ class Attention(nn.Module):
             query, key, value = self._split(self.project(x))
             new = KeyValues(_turn(key, positions), value)
             seen = new if cache is None else cache.extend(new)
+        elif cache is not None:
+            raise CacheError("a cache is for self-attention; keep the keys and values of a source with keys_values() and pass those")
         else:
             query = self._heads(self._part(x, slice(None, self.query_rows)), self.heads)
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)

@@ -33,7 +33,7 @@ class Backend(Protocol):
     ) -> Attended: ...
 
 
-def attention(
+def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -43,16 +43,11 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Attended:
-    """softmax(QKᵀ / √d) V, the formula of the paper. attention(x, x, x) is self-attention without parameters."""
+    """softmax(QKᵀ / √d) V, the formula of the paper. attend(x, x, x) is self-attention without parameters."""
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if bias is not None:
         scores = scores + bias
-    # A mask has rows and heads; a lone sentence (length, width) has neither.
-    hidden = None if mask is None or mask.visible is None else ~mask.visible.flatten(0, 4 - scores.dim())
-    # The lowest number instead of -inf, then zero: a query that may see nothing gets zeros and no NaN, forwards or backwards.
-    weights = (scores if hidden is None else scores.masked_fill(hidden, torch.finfo(scores.dtype).min)).softmax(-1)
-    if hidden is not None:
-        weights = weights.masked_fill(hidden, 0.0)
+    weights = (mask or Mask()).softmax(scores)
     return Attended(F.dropout(weights, dropout) @ value, weights, scores)
 
 
@@ -61,7 +56,7 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Ten
     _refuse_packed(mask, "explicit")
     group = query.shape[1] // key.shape[1]  # grouped-query: each key head serves as many query heads
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    return attention(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    return attend(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Attended:

@@ -43,6 +43,14 @@ class Mask:
     causal: bool = False  # `visible` is exactly the square triangle, so a kernel may use its own
     packed: Packed | None = None  # given instead of `visible`
 
+    def softmax(self, scores: Tensor) -> Tensor:
+        """Weights (…, query, key) that are zero for what must not be seen; a query that may see nothing has zeros only."""
+        if self.visible is None:
+            return scores.softmax(-1)
+        hidden = ~self.visible.flatten(0, 4 - scores.dim())  # a lone sentence has neither rows nor heads
+        # The lowest number instead of -inf, then zero: so that there is no NaN for a query that sees nothing, forwards or backwards.
+        return scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0.0)
+
 
 class Rule(ABC):
     """One reason why a query may or may not see a key. Rules combine with `&`."""

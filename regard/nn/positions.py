@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import RotaryScaling, Transformer
+from regard.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def sinusoid(
     positions: Tensor, width: int, *, base: float = 10000.0, layout: str = "interleaved", dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)): (…, width)."""
+    if width % 2:
+        raise ConfigError(f"sines and cosines come in pairs, but width is {width}; make it even")
     phase = angles(positions, width, base, dtype)
     if layout == "halves":
         return torch.cat((phase.sin(), phase.cos()), -1)

@@ -72,10 +72,7 @@ class AdditiveAttention(nn.Module):
         """query (rows, width) over memory (sources, length, width) to a context (rows, width); rows that share a source stand together."""
         beams = self.of_query(query).unflatten(0, (memory.shape[0], -1))  # (sources, beams, width)
         scores = self.score(torch.tanh(beams[:, :, None] + keys[:, None])).squeeze(-1)  # (sources, beams, length)
-        hidden = None if mask.visible is None else ~mask.visible.squeeze(1)  # (sources, 1, length)
-        weights = (scores if hidden is None else scores.masked_fill(hidden, torch.finfo(scores.dtype).min)).softmax(-1)
-        if hidden is not None:
-            weights = weights.masked_fill(hidden, 0.0)
+        weights = mask.softmax(scores)
         tap(self, "scores", scores)
         tap(self, "weights", weights)
         return (weights @ memory).flatten(0, 1)

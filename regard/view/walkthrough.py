@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.config import EncoderConfig, Seq2SeqConfig
 from regard.data.batch import Tokens
 from regard.models import Encoder, Seq2Seq
-from regard.nn import Causal, Full, Padding, Prefix, attention, record, using
+from regard.nn import Causal, Full, Padding, Prefix, attend, record, using
 from regard.nn.embedding import Embedder
 from regard.nn.masks import Rule
 from regard.nn.positions import Sinusoidal, frequencies, sinusoid
@@ -251,7 +251,7 @@ def number_words(words: list[str]) -> dict[str, int]:
 
 def look(query: Tensor, key: Tensor, *, rule: Rule | None = None, scale: float | None = None) -> tuple[Tensor, Tensor]:
     """The scores and weights (…, query, key) of attention without parameters."""
-    found = attention(query, key, key, mask=None if rule is None else rule.build(len(query)), scale=scale)
+    found = attend(query, key, key, mask=None if rule is None else rule.build(len(query)), scale=scale)
     assert found.scores is not None
     assert found.weights is not None
     return found.scores, found.weights.reshape(found.scores.shape)  # a mask brings axes for rows and heads

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.nn.attention import Attention
-from regard.nn.backends import attention
+from regard.nn.backends import attend
 from regard.nn.masks import Causal, Mask
 from regard.nn.tap import record
 
@@ -33,7 +33,7 @@ def words(*shape: int, seed: int = 1) -> Tensor:
 
 def test_self_attention_without_parameters_has_three_stages() -> None:
     x = words(5, 8)
-    attended = attention(x, x, x, scale=1.0)
+    attended = attend(x, x, x, scale=1.0)
     for i in range(5):
         e = torch.stack([x[i] @ x[j] for j in range(5)])  # similarity to every word
         alpha = e.exp() / e.exp().sum()  # normalised
@@ -44,18 +44,18 @@ def test_self_attention_without_parameters_has_three_stages() -> None:
 
 def test_attention_is_the_formula_of_the_paper() -> None:
     query, key, value = words(3, 1, 2, 6, 64)
-    torch.testing.assert_close(attention(query, key, value).output, F.scaled_dot_product_attention(query, key, value))
+    torch.testing.assert_close(attend(query, key, value).output, F.scaled_dot_product_attention(query, key, value))
 
 
 def test_six_words_of_512_give_a_table_of_6_by_6() -> None:
     x = words(6, 512)
-    attended = attention(x, x, x)
+    attended = attend(x, x, x)
     assert attended.weights.shape == (6, 6)
     assert attended.output.shape == (6, 512)
 
 
 def test_weights_of_the_table_are_positive_and_sum_to_1() -> None:
-    attended = attention(TABLE.log(), torch.eye(6, dtype=torch.float64), words(6, 512), scale=1.0)
+    attended = attend(TABLE.log(), torch.eye(6, dtype=torch.float64), words(6, 512), scale=1.0)
     torch.testing.assert_close(attended.weights, TABLE, atol=5e-4, rtol=0)  # printed with three digits
     torch.testing.assert_close(attended.weights.sum(-1), torch.ones(6, dtype=torch.float64))
     assert attended.weights.min() > 0
@@ -63,7 +63,7 @@ def test_weights_of_the_table_are_positive_and_sum_to_1() -> None:
 
 def test_each_word_looks_most_at_itself() -> None:
     x = words(6, 512)
-    weights = attention(x, x, x).weights
+    weights = attend(x, x, x).weights
     assert weights.argmax(-1).tolist() == list(range(6))
     assert TABLE.argmax(-1).tolist() == list(range(6))
 
@@ -71,7 +71,7 @@ def test_each_word_looks_most_at_itself() -> None:
 def test_minus_infinity_before_the_softmax_forbids_a_look() -> None:
     x = words(6, 8)
     allowed = TABLE > 0.13
-    attended = attention(x, x, x, mask=Mask(allowed[None, None]))
+    attended = attend(x, x, x, mask=Mask(allowed[None, None]))
     expected = (x @ x.T / 8**0.5).masked_fill(~allowed, float("-inf")).softmax(-1)
     torch.testing.assert_close(attended.weights, expected)
     assert (attended.weights[~allowed] == 0).all()
@@ -82,7 +82,7 @@ def test_minus_infinity_before_the_softmax_forbids_a_look() -> None:
 
 def test_the_table_above_its_diagonal_becomes_zero() -> None:
     """YOUR CAT IS A LOVELY CAT in a decoder: what is left of each row is shared out anew."""
-    masked = attention(TABLE.log(), torch.eye(6, dtype=torch.float64), words(6, 4), scale=1.0, mask=Causal().build(6)).weights
+    masked = attend(TABLE.log(), torch.eye(6, dtype=torch.float64), words(6, 4), scale=1.0, mask=Causal().build(6)).weights
     assert (masked.triu(1) == 0).all()
     left = TABLE.tril()
     torch.testing.assert_close(masked, left / left.sum(-1, keepdim=True))
@@ -92,20 +92,20 @@ def test_a_forbidden_look_teaches_nothing() -> None:
     key = words(6, 8).requires_grad_()
     x, allowed = words(6, 8, seed=2), torch.ones(6, 6, dtype=torch.bool)
     allowed[:, 4] = False
-    attention(x, key, key, mask=Mask(allowed[None, None])).output.sum().backward()
+    attend(x, key, key, mask=Mask(allowed[None, None])).output.sum().backward()
     assert key.grad[4].abs().max() == 0
     assert key.grad[3].abs().max() > 0
 
 
 def test_permuted_words_give_permuted_outputs() -> None:
     x, order = words(6, 8), [3, 1, 5, 0, 2, 4]
-    torch.testing.assert_close(attention(x[order], x[order], x[order]).output, attention(x, x, x).output[order])
-    assert (attention(x[order], x[order], x[order]).output - attention(x, x, x).output).abs().max() > 0.1
+    torch.testing.assert_close(attend(x[order], x[order], x[order]).output, attend(x, x, x).output[order])
+    assert (attend(x[order], x[order], x[order]).output - attend(x, x, x).output).abs().max() > 0.1
 
 
 def test_dot_product_measures_similarity() -> None:
     x = words(5, 8)
-    scores = attention(x, x, x, scale=1.0).scores
+    scores = attend(x, x, x, scale=1.0).scores
     cosines = F.cosine_similarity(x[:, None], x[None, :], dim=-1)
     torch.testing.assert_close(scores, cosines * x.norm(dim=-1)[:, None] * x.norm(dim=-1)[None, :])
 
@@ -143,7 +143,7 @@ def test_only_learned_matrices_can_learn_a_task() -> None:
     """ "Piece of cake" should come to mean something else: that takes weights, and attention without any has none to change."""
     torch.manual_seed(1)
     piece_of_cake, easy = torch.randn(2, 1, 3, 8)
-    assert not attention(piece_of_cake, piece_of_cake, piece_of_cake).output.requires_grad
+    assert not attend(piece_of_cake, piece_of_cake, piece_of_cake).output.requires_grad
     module = Attention(8, 2)
     before = F.mse_loss(module(piece_of_cake), easy)
     before.backward()
@@ -166,16 +166,16 @@ def test_sharp_keys_make_a_dictionary(name: str) -> None:
     keys = torch.eye(3, dtype=torch.float64)
     values = torch.tensor([[value] for value in LIBRARY.values()], dtype=torch.float64)
     query = keys[list(LIBRARY).index(name)][None]
-    sharp = attention(query, keys, values, scale=100.0)
+    sharp = attend(query, keys, values, scale=100.0)
     assert sharp.output.item() == pytest.approx(LIBRARY[name])  # kept intact, the others drowned out
-    soft = attention(query, keys, values, scale=1.0)
+    soft = attend(query, keys, values, scale=1.0)
     assert soft.weights.argmax() == list(LIBRARY).index(name)
     assert soft.weights.max() < 0.6  # but a soft look-up finds a little of everything
 
 
 def variance_of_scores(width: int, scale: float | None) -> float:
     query, key = words(2, 50_000, 1, width)
-    return attention(query, key, key, scale=scale).scores.var().item()
+    return attend(query, key, key, scale=scale).scores.var().item()
 
 
 def test_variance_of_a_dot_product_grows_with_the_dimension() -> None:
@@ -192,9 +192,9 @@ def test_dividing_by_the_root_keeps_the_variance() -> None:
 
 def test_a_factor_counts_twice_in_the_variance() -> None:
     x = words(40, 4)
-    variance = attention(x, x, x, scale=1.0).scores.var()
+    variance = attend(x, x, x, scale=1.0).scores.var()
     for c in (0.5, 2**-0.5, 3.0):
-        torch.testing.assert_close(attention(x, x, x, scale=c).scores.var(), c**2 * variance)
+        torch.testing.assert_close(attend(x, x, x, scale=c).scores.var(), c**2 * variance)
 
 
 def test_large_scores_leave_the_softmax_without_gradient() -> None:
@@ -202,7 +202,7 @@ def test_large_scores_leave_the_softmax_without_gradient() -> None:
 
     def gradient(scale: float | None) -> Tensor:
         nudge = torch.zeros(20, 20, dtype=torch.float64, requires_grad=True)  # added to the scores
-        weights = attention(query, key, key, bias=nudge, scale=scale).weights
+        weights = attend(query, key, key, bias=nudge, scale=scale).weights
         (weights * words(20, 20, seed=2)).sum().backward()
         return nudge.grad.norm(dim=-1).median()
 
@@ -222,9 +222,9 @@ def test_attention_is_linear_in_its_values() -> None:
     """W_v Σ α h = Σ α W_v h: however many layers of it, with given weights they are one linear map."""
     query, key, h = words(3, 5, 8)
     first, second = words(2, 8, 8, seed=2)
-    attended = attention(query, key, h @ first)
-    torch.testing.assert_close(attended.output, attention(query, key, h).output @ first)
-    above = attention(key, query, attended.output @ second)
+    attended = attend(query, key, h @ first)
+    torch.testing.assert_close(attended.output, attend(query, key, h).output @ first)
+    above = attend(key, query, attended.output @ second)
     torch.testing.assert_close(above.output, (above.weights @ attended.weights) @ h @ (first @ second))
 
 
@@ -232,7 +232,7 @@ def test_twice_the_words_cost_four_times_as_much() -> None:
     def cost(length: int) -> int:
         x = words(1, length, 16)
         with FlopCounterMode(display=False) as counter:
-            attention(x, x, x)
+            attend(x, x, x)
         return counter.get_total_flops()
 
     assert cost(64) == 4 * cost(32)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import Seq2SeqConfig
 from regard.nn.attention import Attention
-from regard.nn.backends import attention
+from regard.nn.backends import attend
 from regard.nn.layers import Stack
 from regard.nn.masks import Causal
 from regard.nn.tap import record
@@ -79,12 +79,12 @@ def test_two_heads_see_two_words_where_one_sees_a_mixture() -> None:
     """One softmax has one whole to give: subject and object at once, each fully, takes two."""
     keys = 30 * torch.eye(4, dtype=torch.float64)
     subject, object_ = keys[0], keys[2]
-    two = attention(torch.stack((subject, object_))[:, None], keys.expand(2, 4, 4), keys.expand(2, 4, 4)).weights
+    two = attend(torch.stack((subject, object_))[:, None], keys.expand(2, 4, 4), keys.expand(2, 4, 4)).weights
     assert two[0, 0, 0] > 0.99
     assert two[1, 0, 2] > 0.99
-    one = attention((subject + object_)[None], keys, keys).weights
+    one = attend((subject + object_)[None], keys, keys).weights
     torch.testing.assert_close(one[0, [0, 2]], torch.full((2,), 0.5, dtype=torch.float64))
-    slightly = attention((1.1 * subject + object_)[None], keys, keys).weights
+    slightly = attend((1.1 * subject + object_)[None], keys, keys).weights
     assert slightly[0, 0] > 0.99  # and a small preference takes it all
 
 

@@ -10,7 +10,7 @@ from regard.config import EncoderConfig, LanguageModelConfig
 from regard.data.batch import Tokens
 from regard.models import Encoder, LanguageModel
 from regard.nn.attention import Attention
-from regard.nn.backends import attention
+from regard.nn.backends import attend
 from regard.nn.masks import Causal, Full, Mask, Padding, Prefix, Rule, Window
 
 SIZES = {"vocabulary": 10, "layers": 2, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.0}
@@ -23,7 +23,7 @@ def words(*shape: int, seed: int = 1) -> Tensor:
 def seen(rule: Rule, length: int) -> list[list[int]]:
     """Which words each of them really looks at, through attention: 1 where it has any weight."""
     x = words(1, length, 8)
-    weights = attention(x, x, x, mask=rule.build(length)).weights
+    weights = attend(x, x, x, mask=rule.build(length)).weights
     return (weights.flatten(0, -3)[0] > 0).int().tolist()
 
 
@@ -61,7 +61,7 @@ LEAK = torch.tensor([[0.8, 0.1, 0.1], [0.15, 0.75, 0.1], [0.1, 0.2, 0.7]], dtype
 def test_without_a_mask_the_future_leaks(masked: bool) -> None:
     values = words(3, 4).requires_grad_()
     mask = Causal().build(3) if masked else Full().build(3)
-    output = attention(LEAK.log(), torch.eye(3, dtype=torch.float64), values, scale=1.0, mask=mask).output.squeeze()
+    output = attend(LEAK.log(), torch.eye(3, dtype=torch.float64), values, scale=1.0, mask=mask).output.squeeze()
     output[0].sum().backward()
     weights = values.grad[:, 0]
     torch.testing.assert_close(weights, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64) if masked else LEAK[0])

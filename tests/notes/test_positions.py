@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.config import EncoderConfig
 from regard.data.batch import Tokens
 from regard.models import Encoder
-from regard.nn.backends import attention
+from regard.nn.backends import attend
 from regard.nn.embedding import Embedder
 from regard.nn.positions import Learned, Rotary, Sinusoidal, frequencies, sinusoid
 from regard.nn.recurrent import RecurrentEncoder
@@ -177,10 +177,10 @@ def test_equal_words_have_equal_rows_until_positions_are_added() -> None:
     generator = torch.Generator().manual_seed(1)
     your, cat, is_, a, lovely = torch.randn(5, 64, dtype=torch.float64, generator=generator)
     sentence = torch.stack((your, cat, is_, a, lovely, cat))
-    plain = attention(sentence, sentence, sentence).weights
+    plain = attend(sentence, sentence, sentence).weights
     torch.testing.assert_close(plain[1], plain[5])
     placed = sentence + table(6, 64)
-    weights = attention(placed, placed, placed).weights
+    weights = attend(placed, placed, placed).weights
     assert (weights[1] - weights[5]).abs().max() > 0.01
 
 
@@ -215,7 +215,7 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
 
     def score(query_at: int, key_at: int) -> Tensor:
         turned = rotated(query, torch.tensor([[query_at]])), rotated(key, torch.tensor([[key_at]]))
-        return attention(*turned, key).scores
+        return attend(*turned, key).scores
 
     torch.testing.assert_close(score(5, 2), score(105, 102))
     assert (score(5, 2) - score(5, 3)).abs() > 1e-3

@@ -13,7 +13,7 @@ from regard.data.batch import Tokens
 from regard.models import RnnSeq2Seq, Seq2Seq
 from regard.models.rnn import RnnMemory
 from regard.nn.attention import Attention
-from regard.nn.backends import attention
+from regard.nn.backends import attend
 from regard.nn.masks import Mask
 from regard.nn.recurrent import AdditiveAttention, RecurrentEncoder
 from regard.nn.tap import record
@@ -149,5 +149,5 @@ def test_multiplicative_scores_grow_and_additive_scores_are_bounded() -> None:
         with record(module) as taps:
             module(size * states, memory, module.keys(memory), Mask())
         assert taps["scores"].abs().max() <= bound
-        product = attention(size * states, memory[0], memory[0]).scores
-        torch.testing.assert_close(product, size * attention(states, memory[0], memory[0]).scores)
+        product = attend(size * states, memory[0], memory[0]).scores
+        torch.testing.assert_close(product, size * attend(states, memory[0], memory[0]).scores)

@@ -11,7 +11,7 @@ from regard.config import EncoderConfig
 from regard.data.batch import Tokens
 from regard.errors import RegardError
 from regard.models import Encoder
-from regard.nn.backends import attention
+from regard.nn.backends import attend
 from regard.nn.embedding import Deembedder, Embedder
 from regard.text.vectors import WordVectors, one_hot, skip_gram, tf_idf
 
@@ -89,7 +89,7 @@ def test_static_vectors_know_no_sentence() -> None:
 def test_static_vector_of_apple_is_its_average_meaning() -> None:
     """Nine sentences in ten speak of fruit, so (taste, technology) comes to (0.9, 0.1): attention whose weights are all equal."""
     meanings = torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 1.0]])
-    average = attention(torch.zeros(1, 2), meanings, meanings)
+    average = attend(torch.zeros(1, 2), meanings, meanings)
     torch.testing.assert_close(average.output, torch.tensor([[0.9, 0.1]]))
 
 
@@ -109,7 +109,7 @@ RIVER = torch.tensor([[0.8, 0.15, 0.05], [0.2, 0.78, 0.02], [0.4, 0.01, 0.59]], 
 def test_a_context_vector_is_a_weighted_sum_of_the_sentence(weights: torch.Tensor) -> None:
     words = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     # Scores whose softmax is the notes' weights: their logarithms, asked for by queries over keys that are the unit vectors.
-    mixed = attention(weights.log(), torch.eye(3, dtype=torch.float64), words, scale=1.0)
+    mixed = attend(weights.log(), torch.eye(3, dtype=torch.float64), words, scale=1.0)
     torch.testing.assert_close(mixed.weights, weights)
     for row, new in zip(weights, mixed.output, strict=True):
         torch.testing.assert_close(new, row[0] * words[0] + row[1] * words[1] + row[2] * words[2])
@@ -119,8 +119,8 @@ def test_bank_by_the_river_is_not_the_bank_for_money() -> None:
     generator = torch.Generator().manual_seed(1)
     money, bank, grows, river, flows = torch.randn(5, 4, dtype=torch.float64, generator=generator)
     unit = torch.eye(3, dtype=torch.float64)
-    for_money = attention(MONEY.log(), unit, torch.stack((money, bank, grows)), scale=1.0).output[1]
-    by_river = attention(RIVER.log(), unit, torch.stack((river, bank, flows)), scale=1.0).output[1]
+    for_money = attend(MONEY.log(), unit, torch.stack((money, bank, grows)), scale=1.0).output[1]
+    by_river = attend(RIVER.log(), unit, torch.stack((river, bank, flows)), scale=1.0).output[1]
     torch.testing.assert_close(for_money, 0.25 * money + 0.7 * bank + 0.05 * grows)
     torch.testing.assert_close(by_river, 0.2 * river + 0.78 * bank + 0.02 * flows)
     assert (for_money - by_river).abs().max() > 0.01
