@@ -28,7 +28,7 @@ from regard.nn.masks import Boundaries, Documents, Padding
 WIDTH, HEADS, INNER, LAYERS = 512, 8, 2048, 6
 CUDA = torch.cuda.is_available()
 ROUNDS = 30 if CUDA else 5
-SIZES = [(64, 32), (64, 128), (16, 512)] if CUDA else [(16, 32), (4, 128), (1, 512)]
+SIZES = [(1024, 32), (256, 128), (64, 512)] if CUDA else [(16, 32), (4, 128), (1, 512)]
 
 
 def lengths_of(rows: int, longest: int) -> Tensor:
