@@ -64,15 +64,14 @@ class Attention(nn.Module):
         positions = positions or Placement()
         if source is None:
             query, key, value = self._split(self.project(x))
-            new = KeyValues(_turn(key, positions), value)
+            new = KeyValues(positions.turn_key(key), value)
             seen = new if cache is None else cache.extend(new)
         elif cache is not None:
             raise CacheError("a cache is for self-attention; keep the keys and values of a source with keys_values() and pass those")
         else:
             query = self._heads(self._part(x, slice(None, self.query_rows)), self.heads)
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
-        if positions.query is not None:
-            query = positions.query(query)
+        query = positions.turn_query(query)
         rows = query.shape[0]
         query = _gather_beams(query, seen.key.shape[0])
         mask = _checked(mask, query, seen.key)
@@ -90,7 +89,7 @@ class Attention(nn.Module):
         """The keys and values of a source, to be computed once and attended to at every position of a target."""
         key, value = self._part(source, slice(self.query_rows, None)).chunk(2, -1)
         key, value = self._heads(key, self.kv_heads), self._heads(value, self.kv_heads)
-        return KeyValues(_turn(key, positions or Placement()), value)
+        return KeyValues((positions or Placement()).turn_key(key), value)
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads = self._heads(projected, self.heads + 2 * self.kv_heads)
@@ -103,10 +102,6 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor, heads: int) -> Tensor:
         return x.unflatten(-1, (heads, self.head_width)).transpose(1, 2)  # (rows, heads, length, head_width)
-
-
-def _turn(key: Tensor, positions: Placement) -> Tensor:
-    return key if positions.key is None else positions.key(key)
 
 
 def _gather_beams(query: Tensor, sources: int) -> Tensor:

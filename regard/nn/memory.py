@@ -130,8 +130,7 @@ class CompressiveAttention(nn.Module):
     def _near(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         slots = torch.arange(query.shape[2], device=query.device)[None]
         place = self.positions.place(slots, slots, query.dtype) or Placement()
-        query = query if place.query is None else place.query(query)
-        key = key if place.key is None else place.key(key)
+        query, key = place.turn_query(query), place.turn_key(key)
         mask = Causal().build(query.shape[2], device=query.device)
         attended = backends.chosen(self.backend)(query, key, value, mask=mask, bias=place.bias, scale=self.scale, dropout=0.0)
         tap(self, "weights", attended.weights)

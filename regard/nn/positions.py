@@ -24,7 +24,7 @@ class Turn:
     sin: Tensor
     halves: bool  # a pair is (x_i, x_{i + d/2}) rather than (x_{2i}, x_{2i+1})
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def apply(self, x: Tensor) -> Tensor:
         """Turns x (rows, heads, length, head_width); the length of its vectors stays what it was."""
         a, b = x.to(self.cos.dtype).chunk(2, -1) if self.halves else x.to(self.cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
         turned = (a * self.cos - b * self.sin, b * self.cos + a * self.sin)
@@ -38,6 +38,12 @@ class Placement:
     query: Turn | None = None
     key: Turn | None = None  # for keys computed in this pass; those in a cache were turned when they were written
     bias: Tensor | None = None  # (rows or 1, heads, query, key), added to the scores
+
+    def turn_query(self, query: Tensor) -> Tensor:
+        return query if self.query is None else self.query.apply(query)
+
+    def turn_key(self, key: Tensor) -> Tensor:
+        return key if self.key is None else self.key.apply(key)
 
 
 class Positions(nn.Module):

@@ -39,10 +39,10 @@ def test_rotary_depends_on_the_distance_alone(layout: str, shift: int, distance:
         place = rotary.place(torch.tensor([[where]]), torch.tensor([[where + distance]]), torch.double)
         assert place.query is not None
         assert place.key is not None
-        return (place.query(query) * place.key(key)).sum()
+        return (place.turn_query(query) * place.turn_key(key)).sum()
 
     torch.testing.assert_close(score(60), score(60 + shift))
-    turned = rotary.turn(torch.tensor([[shift]]), torch.double)(query)
+    turned = rotary.turn(torch.tensor([[shift]]), torch.double).apply(query)
     torch.testing.assert_close(turned.norm(), query.norm())  # only the direction changes
 
 
@@ -60,15 +60,15 @@ def test_rotary_equals_llama(scaling: str | None) -> None:
     query, positions = torch.randn(2, 4, 9, 16), torch.stack((torch.arange(9), torch.arange(9) * 7))
     want, _ = apply_rotary_pos_emb(query, query, *embedding(query, positions))
     turn = Rotary(16, base=500.0, layout="halves", scaling=ours).turn(positions, torch.float32)
-    torch.testing.assert_close(turn(query), want)
+    torch.testing.assert_close(turn.apply(query), want)
 
 
 def test_rotary_layouts_are_one_scheme() -> None:
     """Interleaved pairs and halves differ by an order of the numbers that both queries and keys share."""
     x, positions = torch.randn(1, 2, 5, 8), torch.arange(5)[None]
     order = [0, 2, 4, 6, 1, 3, 5, 7]
-    interleaved = Rotary(8).turn(positions, torch.float32)(x)
-    halves = Rotary(8, layout="halves").turn(positions, torch.float32)(x[..., order])
+    interleaved = Rotary(8).turn(positions, torch.float32).apply(x)
+    halves = Rotary(8, layout="halves").turn(positions, torch.float32).apply(x[..., order])
     torch.testing.assert_close(interleaved[..., order], halves)
 
 
@@ -78,7 +78,7 @@ def test_rotary_phases_are_float32_for_half_precision() -> None:
     assert place.query is not None
     assert place.query.cos.dtype == torch.float32
     torch.testing.assert_close(place.query.cos[0, 0, 0, 0], torch.tensor(1001.0).cos())
-    assert place.query(torch.ones(1, 1, 1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert place.turn_query(torch.ones(1, 1, 1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])

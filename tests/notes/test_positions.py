@@ -197,7 +197,7 @@ def test_learned_positions_are_learned_like_words() -> None:
 
 
 def rotated(x: Tensor, positions: Tensor) -> Tensor:
-    return Rotary(x.shape[-1]).turn(positions, torch.float64)(x)
+    return Rotary(x.shape[-1]).turn(positions, torch.float64).apply(x)
 
 
 def test_rotary_positions_turn_by_the_same_angles_and_keep_lengths() -> None:
