@@ -6,7 +6,7 @@ A config says what a model *is* (what its weights mean); how fast it runs (backe
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -169,7 +169,7 @@ def parse_model(settings: dict[str, Any], where: str = "the model's settings") -
     try:
         return _adapter.validate_python(settings)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_explain(error, KINDS[str(kind)])}") from None
+        raise ConfigError(f"{where}: {explain(error, KINDS[str(kind)])}") from None
 
 
 def change(config: ModelConfig, **settings: Any) -> ModelConfig:
@@ -182,15 +182,30 @@ def to_json(config: ModelConfig) -> str:
     return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
-def _explain(error: ValidationError, settings: type[Settings]) -> str:
+def explain(error: ValidationError, settings: type[Settings]) -> str:
     """The first of pydantic's complaints in one sentence with a remedy."""
     complaint = error.errors()[0]
     path = [str(part) for part in complaint["loc"] if part not in KINDS]
     key = ".".join(path)
     if complaint["type"] == "extra_forbidden":
-        known = RotaryScaling if path[:-1] == ["rotary_scaling"] else settings
-        return f"unknown key '{key}'; {nearest(path[-1], known.model_fields)}"
+        return f"unknown key '{key}'; {nearest(path[-1], _keys_at(settings, path[:-1]))}"
     if complaint["type"] == "missing":
         return f"'{key}' is missing; give it a value"
     message = complaint["msg"].removeprefix("Value error, ")
-    return f"'{key}' = {complaint['input']!r}: {message}" if key else message
+    simple = not isinstance(complaint["input"], dict | BaseModel)
+    return f"'{key}' = {complaint['input']!r}: {message}" if key and simple else f"'{key}': {message}" if key else message
+
+
+def _keys_at(settings: type[Settings], path: list[str]) -> list[str]:
+    """The keys that a table at `path` below these settings may have."""
+    for part in path:
+        field = settings.model_fields.get(part)
+        inner = [kind for kind in _kinds_in(field.annotation) if issubclass(kind, Settings)] if field else []
+        settings = inner[0] if inner else settings  # the number of an item in a list has no settings of its own
+    return list(settings.model_fields)
+
+
+def _kinds_in(annotation: Any) -> list[type]:
+    """Every class that a type annotation mentions."""
+    parts = [kind for part in get_args(annotation) for kind in _kinds_in(part)]
+    return [annotation, *parts] if isinstance(annotation, type) and not get_args(annotation) else parts

@@ -26,6 +26,14 @@ class CacheError(RegardError):
     """A decoding cache is too small or used with the wrong rows."""
 
 
+class CorpusError(RegardError):
+    """A data file is missing, broken, or not of the form that the task needs."""
+
+
+class TrainingError(RegardError):
+    """Training can't start or go on."""
+
+
 class BundleError(RegardError):
     """A folder is not a bundle, or one of its files is damaged."""
 

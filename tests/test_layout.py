@@ -16,7 +16,9 @@ PACKAGE = ROOT / "regard"
 ROOMS = [
     ["errors"],
     ["config", "storage"],
-    ["presets", "text"],
+    ["presets"],
+    ["recipe"],
+    ["text"],
     ["data"],
     ["nn"],
     ["models"],

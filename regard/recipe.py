@@ -1,0 +1,196 @@
+"""A recipe makes a model: task, data, tokenizer, model, training and decoding, in TOML. An unknown key is an error."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from regard.config import ModelConfig, Positive, Settings, Share, explain, parse_model
+from regard.errors import ConfigError, nearest
+from regard.presets import PRESETS
+
+Task = Literal["translate", "lm", "mlm", "classify"]
+NonNegative = Annotated[int, Field(ge=0)]
+
+
+class DataFile(Settings):
+    """One file of a corpus, or two aligned ones; plain, .gz, .xz or .zst."""
+
+    path: str | None = None  # pairs.tsv, pairs.jsonl, text.txt, labelled.tsv
+    source: str | None = None  # instead of path: two files, line by line
+    target: str | None = None
+    columns: tuple[int | str, ...] | None = None  # which columns of a TSV (from 0), or keys of a JSONL; None: the first ones
+    only: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict
+    )  # keep only rows whose column (its number, as text) or key has one of these values
+    without: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # drop rows whose column or key has one of these values
+    to: str | None = None  # a tag that tells the model what to write, such as a language
+    weight: Annotated[float, Field(gt=0)] = 1.0  # how often it is visited, relative to its size
+    sha256: str | None = None  # of the file as it lies there; a different one is an error
+
+    @model_validator(mode="after")
+    def _one_or_two_files(self) -> Self:
+        if (self.path is None) == (self.source is None) or (self.source is None) != (self.target is None):
+            raise ValueError("a data file is either path = '…' or source = '…' with target = '…'")
+        return self
+
+
+class DataSettings(Settings):
+    """Where the examples come from."""
+
+    train: tuple[DataFile, ...] = ()
+    dev: tuple[DataFile, ...] = ()
+    test: tuple[DataFile, ...] = ()
+    synthetic: Literal["reverse"] | None = None  # made up on the spot, instead of files
+    examples: Positive = 20000  # how many synthetic ones to train on
+    unit: Literal["line", "document"] = "line"  # of plain text: a line, or what stands between blank lines
+    max_length: Positive = 256  # in tokens, of each side; longer pairs are left out and counted, longer texts are cut
+    dev_share: Share = 0.02  # of the training examples, kept apart where no dev file is given
+
+
+class TokenizerSettings(Settings):
+    """How text becomes tokens."""
+
+    kind: Literal["bpe", "unigram", "char", "word"] = "bpe"
+    size: Positive = 8000
+    joint: bool = True  # one vocabulary for source and target
+    lowercase: bool = False
+
+
+class TrainingSettings(Settings):
+    """How weights are learned."""
+
+    steps: Positive = 10000
+    batch_tokens: Positive = 4096  # in a step, padding not counted
+    accumulate: Positive = 1  # parts that a batch is worked through in
+    seed: NonNegative = 1
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 7e-4  # the highest; with schedule = "paper" a factor, 1 being the paper's
+    schedule: Literal["paper", "inverse-sqrt", "cosine", "wsd", "constant"] = "inverse-sqrt"
+    warmup: NonNegative = 1000
+    decay: Share = 0.2  # the share of steps over which "wsd" falls to zero
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-9
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0  # of matrices; norms and biases have none
+    clip: Annotated[float, Field(ge=0)] = 1.0  # the largest norm of a gradient; 0: none
+    label_smoothing: Share = 0.1
+    mask_share: Share = 0.15  # mlm: of words that are hidden
+    prefix_share: Share = 0.5  # lm with a prefix mask: the largest share of a text that is given
+    ema: Share = 0.0  # keep a moving average of the weights with this momentum, and validate with it; 0: none
+    average: NonNegative = 0  # at the end, average the weights of the last so many checkpoints
+    validate_every: Positive = 500
+    checkpoint_every: Positive = 500
+    log_every: Positive = 20
+    keep: Positive = 3  # checkpoints; the best is kept besides
+    patience: NonNegative = 0  # validations without a better one before training stops; 0: never
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
+    compile: Literal["auto", "yes", "no"] = "auto"  # auto: on a GPU
+    layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on a GPU
+    freeze: tuple[str, ...] = ()  # parameters whose names begin so are left as they are
+
+
+class DecodingSettings(Settings):
+    """How validation translates."""
+
+    beam_size: Positive = 1
+    length_penalty: Annotated[float, Field(ge=0)] = 1.0
+    max_length: Positive = 128
+    examples: NonNegative = 200  # of dev, decoded for BLEU at each validation; 0: none
+
+
+class Recipe(Settings):
+    """All that makes a model."""
+
+    task: Task
+    data: DataSettings = DataSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: dict[str, Any] = Field(default_factory=dict)  # a preset and any setting of it; what is left out fits the task
+    training: TrainingSettings = TrainingSettings()
+    decoding: DecodingSettings = DecodingSettings()
+
+    @model_validator(mode="after")
+    def _data_is_given(self) -> Self:
+        if bool(self.data.train) == (self.data.synthetic is not None):
+            raise ValueError("data.train names the files to learn from (or data.synthetic makes them up); give one of the two")
+        return self
+
+    def model_config_for(self, **settings: Any) -> ModelConfig:
+        """The config of the model that this recipe makes; `settings` are those that the data decides, such as the vocabulary."""
+        wanted = dict(self.model)
+        base: dict[str, Any] = {}
+        name = wanted.pop("preset", None)
+        if name is not None:
+            if name not in PRESETS:
+                raise ConfigError(f"model.preset = {name!r} is unknown; {nearest(str(name), PRESETS)}")
+            base = PRESETS[name]
+        return parse_model({"kind": KIND_OF[self.task]} | base | wanted | settings, where="[model]")
+
+
+KIND_OF: dict[Task, str] = {"translate": "seq2seq", "lm": "lm", "mlm": "encoder", "classify": "encoder"}
+
+
+def load_recipe(path: Path, changes: list[str] | None = None) -> Recipe:
+    """A recipe from a TOML file; `base = "other.toml"` is read first, `changes` ("training.lr=1e-3") last."""
+    return parse_recipe(merged(_read(path), *map(parse_change, changes or [])), where=str(path))
+
+
+def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
+    try:
+        return Recipe.model_validate(_files_spelt_out(settings))
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error, Recipe)}") from None
+
+
+def parse_change(change: str) -> dict[str, Any]:
+    """ "a.b=c" to {"a": {"b": c}}; c is TOML, or else plain text."""
+    key, equals, value = change.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {change!r}: write it as section.key=value, for example training.lr=1e-3")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return dict(parsed)
+
+
+def merged(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Later layers over earlier ones, table by table."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ConfigError(f"{path}: base leads back to it; take one of the two out")
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"can't read the recipe {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    base = settings.pop("base", None)
+    return settings if base is None else merged(_read(path.parent / str(base), (*seen, path.resolve())), settings)
+
+
+def _files_spelt_out(settings: dict[str, Any]) -> dict[str, Any]:
+    """A file may be named by its path alone, and a single one need not be a list."""
+    data = settings.get("data")
+    if not isinstance(data, dict):
+        return settings
+    spelt = dict(data)
+    for key in ("train", "dev", "test"):
+        if key in spelt:
+            files = spelt[key] if isinstance(spelt[key], list | tuple) else [spelt[key]]
+            spelt[key] = [{"path": file} if isinstance(file, str) else file for file in files]
+    return settings | {"data": spelt}
