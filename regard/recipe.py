@@ -64,7 +64,7 @@ class TrainingSettings(Settings):
     """How weights are learned."""
 
     steps: Positive = 10000
-    batch_tokens: Positive = 4096  # in a step, padding not counted
+    batch_tokens: Positive = 4096  # in a step, of the longer side, padding included
     accumulate: Positive = 1  # parts that a batch is worked through in
     seed: NonNegative = 1
     optimizer: Literal["adamw", "muon"] = "adamw"

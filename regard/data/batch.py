@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,11 @@ class Tokens:
         edges = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0))).to(torch.int32)
         ids = torch.tensor([[token for sequence in sequences for token in sequence]], dtype=torch.long, device=device)
         return cls(ids, edges=edges.to(device), longest=int(lengths.max()))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """The same tokens with every tensor changed: moved to a device, for example."""
+        real = None if self.real is None else change(self.real)
+        return Tokens(change(self.ids), real, None if self.edges is None else change(self.edges), self.longest)
 
     @property
     def packed(self) -> bool:

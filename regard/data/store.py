@@ -1,0 +1,161 @@
+"""Examples as token ids on disk, read through memory maps: made once for the same files, settings and tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.storage import read_json, replacing
+
+FORMAT = 1  # of the files below; a new one makes old caches invisible
+CHUNK = 8192  # rows tokenised at a time
+Ids = npt.NDArray[np.integer[Any]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Sequences of different lengths, one after the other in a flat array."""
+
+    tokens: Ids  # (all tokens,)
+    edges: npt.NDArray[np.int64]  # (sequences + 1,)
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    def __getitem__(self, index: int) -> Ids:
+        return self.tokens[self.edges[index] : self.edges[index + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.diff(self.edges)
+
+
+@dataclass(frozen=True)
+class Store:
+    """All examples of one split. What they mean (a pair, a text, a labelled text) the task knows."""
+
+    target: Ragged  # what is written or read: always there
+    source: Ragged | None = None  # what it is written from
+    labels: npt.NDArray[np.int64] | None = None
+    groups: npt.NDArray[np.int64] | None = None  # (groups + 1,), where the examples of each file begin and end
+    left_out: dict[str, int] | None = None  # why examples were left out, and how many
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Of the longer side of each example: what it costs in a batch."""
+        lengths = self.target.lengths
+        return lengths if self.source is None else np.maximum(lengths, self.source.lengths)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One example on its way into a store."""
+
+    target: Sequence[int]
+    source: Sequence[int] | None = None
+    label: int | None = None
+
+
+class Writer:
+    """Fills the files of a store, example by example."""
+
+    def __init__(self, folder: Path, vocabulary: int) -> None:
+        self.folder = folder
+        self.dtype: type[np.uint16] | type[np.uint32] = np.uint16 if vocabulary <= 2**16 else np.uint32
+        self.files: dict[str, IO[bytes]] = {}
+        self.edges: dict[str, list[npt.NDArray[np.int64]]] = {}
+        self.ends: dict[str, int] = {}
+        self.labels: list[int] = []
+        self.groups = [0]
+        self.count = 0
+
+    def add(self, items: Sequence[Item]) -> None:
+        self._sequences("target", [item.target for item in items])
+        sources = [item.source for item in items if item.source is not None]
+        if sources:
+            self._sequences("source", sources)
+        self.labels += [item.label for item in items if item.label is not None]
+        self.count += len(items)
+
+    def end_group(self) -> None:
+        self.groups.append(self.count)
+
+    def close(self, left_out: dict[str, int]) -> None:
+        for name, file in self.files.items():
+            file.close()
+            np.save(self.folder / f"{name}.edges.npy", np.concatenate([np.zeros(1, np.int64), *self.edges[name]]))
+        if self.labels:
+            np.save(self.folder / "labels.npy", np.array(self.labels, np.int64))
+        about = {"format": FORMAT, "count": self.count, "dtype": self.dtype.__name__, "groups": self.groups, "left_out": left_out}
+        (self.folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+
+    def _sequences(self, name: str, sequences: Sequence[Sequence[int]]) -> None:
+        if name not in self.files:
+            self.files[name] = (self.folder / f"{name}.tokens").open("wb")
+            self.edges[name], self.ends[name] = [], 0
+        lengths = np.fromiter((len(sequence) for sequence in sequences), np.int64, len(sequences))
+        flat = np.fromiter((token for sequence in sequences for token in sequence), self.dtype, int(lengths.sum()))
+        self.files[name].write(flat.tobytes())
+        self.edges[name].append(self.ends[name] + np.cumsum(lengths))
+        self.ends[name] += int(lengths.sum())
+
+
+def open_store(folder: Path) -> Store:
+    """A store as it lies on disk; only what is looked at is read."""
+    about = read_json(folder / "about.json")
+
+    def ragged(name: str) -> Ragged | None:
+        if not (folder / f"{name}.tokens").is_file():
+            return None
+        edges = np.load(folder / f"{name}.edges.npy", mmap_mode="r")
+        tokens: Ids = np.zeros(0, np.uint16)
+        if edges[-1]:  # an empty file can't be mapped
+            tokens = np.memmap(folder / f"{name}.tokens", dtype=about["dtype"], mode="r")
+        return Ragged(tokens, edges)
+
+    target = ragged("target") or Ragged(np.zeros(0, np.uint16), np.zeros(1, np.int64))
+    labels = np.load(folder / "labels.npy") if (folder / "labels.npy").is_file() else None
+    return Store(target, ragged("source"), labels, np.array(about["groups"]), about["left_out"])
+
+
+def cached_store(cache: Path, key: str, vocabulary: int, groups: Iterable[Iterable[Item | str]]) -> Store:
+    """The store of that key, made now if it is not there. A group is a file's examples; a text among them says why one was left out."""
+    folder = cache / key
+    if not (folder / "about.json").is_file():
+        with replacing(folder) as new:
+            writer, left_out = Writer(new, vocabulary), dict[str, int]()
+            for group in groups:
+                for chunk in in_chunks(group, CHUNK):
+                    writer.add([item for item in chunk if isinstance(item, Item)])
+                    for reason in (item for item in chunk if isinstance(item, str)):
+                        left_out[reason] = left_out.get(reason, 0) + 1
+                writer.end_group()
+            writer.close(left_out)
+    return open_store(folder)
+
+
+def content_key(files: Iterable[Path], *settings: Any) -> str:
+    """A name for what these files and settings make: another byte in any of them is another name."""
+    digest = hashlib.blake2b(json.dumps([FORMAT, *settings], sort_keys=True, default=str).encode(), digest_size=16)
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
