@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config import ModelConfig, parse_model, to_json
+from regard.config import KINDS, ModelConfig, parse_model
 from regard.errors import BundleError, nearest
 from regard.models import Model, build
 from regard.presets import PRESETS, preset
-from regard.storage import SHARD_BYTES, read_json, read_tensors, replacing, write_tensors
+from regard.storage import INDEX, SHARD_BYTES, read_json, read_tensors, replacing, write_tensors
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+SOURCE_TOKENIZER = "source_tokenizer.json"
 CARD = "README.md"
+FORMAT = 1  # of the folder; an older regard refuses a newer one
 
 
 @dataclass(frozen=True)
@@ -28,27 +31,59 @@ class Bundle:
 
     folder: Path
     model: Model
-    tokenizer: Path | None  # tokenizer.json, where the bundle has one
+    tokenizer: Path | None = None  # tokenizer.json, where the bundle has one
+    source_tokenizer: Path | None = None  # that of the source, where it is another
 
     @property
     def config(self) -> ModelConfig:
         return self.model.config
 
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Writes the model as it is now, with its tokenizers and card, to where it came from or elsewhere."""
+        card = self.folder / CARD
+        return save_bundle(
+            self.model,
+            folder or self.folder,
+            tokenizer=self.tokenizer,
+            source_tokenizer=self.source_tokenizer,
+            card=card.read_text(encoding="utf-8") if card.is_file() else None,
+        )
+
 
 def save_bundle(
-    model: Model, folder: str | Path, *, tokenizer: Path | None = None, card: str | None = None, shard_bytes: int = SHARD_BYTES
+    model: Model,
+    folder: str | Path,
+    *,
+    tokenizer: Path | None = None,
+    source_tokenizer: Path | None = None,
+    card: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
 ) -> Path:
-    """Writes a bundle. A bundle that stands there already is replaced in one step; any other folder with files in it is left alone."""
+    """Writes a bundle. A bundle that stands there already is replaced as a whole; any other folder with files in it is left alone."""
     folder = Path(folder)
     if folder.exists() and not is_bundle(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise BundleError(f"{folder} exists and is no bundle; choose a new or empty folder")
+        raise BundleError(f"{folder} exists and is not just a bundle; choose a new or empty folder")
+    model = bare(model)
     with replacing(folder) as new:
-        (new / CONFIG).write_text(to_json(model.config), encoding="utf-8")
+        # Every setting, defaults too, so that a later default never changes an old model.
+        settings = {"format": FORMAT, **model.config.model_dump(mode="json")}
+        (new / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         write_tensors(new, model.state_dict(), shard_bytes)
-        if tokenizer is not None:
-            shutil.copyfile(tokenizer, new / TOKENIZER)
+        for name, file in ((TOKENIZER, tokenizer), (SOURCE_TOKENIZER, source_tokenizer)):
+            if file is not None:
+                shutil.copyfile(file, new / name)
         (new / CARD).write_text(card or default_card(model), encoding="utf-8")
     return folder
+
+
+def bare(model: Model) -> Model:
+    """The model itself, out of what compilation or several processes wrapped it in."""
+    inner: Any = model
+    while not isinstance(inner, Model):
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+        if inner is None:
+            raise BundleError(f"a {type(model).__name__} is no model of ours; pass what build() or load_bundle() gave")
+    return inner
 
 
 def load_bundle(
@@ -61,8 +96,8 @@ def load_bundle(
     with torch.device("meta"):  # no weights are made that would be thrown away
         model = build(config, backend)
     fill(model, tensors, folder)
-    tokenizer = folder / TOKENIZER
-    return Bundle(folder, model.to(device=device, dtype=dtype).eval(), tokenizer if tokenizer.is_file() else None)
+    tokenizer, source_tokenizer = (path if path.is_file() else None for path in (folder / TOKENIZER, folder / SOURCE_TOKENIZER))
+    return Bundle(folder, model.to(device=device, dtype=dtype).eval(), tokenizer, source_tokenizer)
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -70,10 +105,12 @@ def read_config(folder: Path) -> ModelConfig:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder; give the folder of a bundle")
     if not (folder / CONFIG).is_file():
-        raise BundleError(f"{folder} is no bundle: it has no {CONFIG}")
+        raise BundleError(f"{folder} is no bundle: it has no {CONFIG}; give the folder that has one")
     settings = read_json(folder / CONFIG)
     if "kind" not in settings and ("model_type" in settings or "architectures" in settings):
         raise BundleError(f"{folder} is a Hugging Face model, not a bundle; make one of it with: regard import {folder} OUT")
+    if settings.pop("format", FORMAT) != FORMAT:
+        raise BundleError(f"{folder} was written by a newer regard; upgrade to read it")
     return parse_model(settings, where=str(folder / CONFIG))
 
 
@@ -81,13 +118,19 @@ def find_config(name: str) -> ModelConfig:
     """The config of a preset or of a bundle's folder."""
     if name in PRESETS:
         return preset(name)
-    if Path(name).exists():
+    if Path(name).is_dir():  # False, not an error, for a name that no folder can have
         return read_config(Path(name))
     raise BundleError(f"{name!r} is neither a preset nor a folder; {nearest(name, PRESETS)}")
 
 
 def is_bundle(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and "kind" in _settings_or_nothing(folder / CONFIG)
+    """Whether a folder holds a bundle and nothing else, so that it may be replaced."""
+    try:
+        known = read_json(folder / CONFIG).get("kind") in KINDS
+    except (BundleError, TypeError):
+        return False
+    ours = (CONFIG, TOKENIZER, SOURCE_TOKENIZER, CARD, INDEX)
+    return known and all(path.is_file() and (path.name in ours or path.suffix == ".safetensors") for path in folder.iterdir())
 
 
 def fill(model: Model, tensors: Mapping[str, Tensor], where: Path | str) -> None:
@@ -97,10 +140,16 @@ def fill(model: Model, tensors: Mapping[str, Tensor], where: Path | str) -> None
     if missing:
         raise BundleError(f"{where}: the weights lack '{missing[0]}'{_more(missing)}; they belong to another config")
     if extra:
-        raise BundleError(f"{where}: the weights have '{extra[0]}'{_more(extra)}, which the config knows nothing of")
+        raise BundleError(
+            f"{where}: the weights have '{extra[0]}'{_more(extra)}, which the config knows nothing of; they belong to another config"
+        )
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise BundleError(f"{where}: '{name}' is {tuple(tensor.shape)} in the weights but {tuple(wanted[name].shape)} by the config")
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        raise BundleError(f"{where}: the weights are {names}; save them all in one floating-point precision")
     model.load_state_dict(dict(tensors), assign=True)
 
 
@@ -108,13 +157,6 @@ def default_card(model: Model) -> str:
     count = sum(parameter.numel() for parameter in model.parameters())
     config = model.config
     return f"# A regard bundle\n\nA model of kind `{config.kind}` with {count:,} parameters and a vocabulary of {config.vocabulary:,}.\n"
-
-
-def _settings_or_nothing(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except BundleError:
-        return {}
 
 
 def _more(names: list[str]) -> str:

@@ -69,11 +69,13 @@ def import_(
     out: Annotated[Path, typer.Argument(help="Where to write the bundle.")],
 ) -> None:
     """Turn a Hugging Face model into a bundle."""
-    from regard.bundle import read_config
+    from regard.bundle import TOKENIZER, read_config
     from regard.interop.huggingface import import_folder
     from regard.view.summary import describe, summarise
 
     import_folder(folder, out)
+    if not (out / TOKENIZER).is_file():
+        print(f"regard: {folder} has no {TOKENIZER}, so the bundle takes token ids, not text", file=sys.stderr)
     summary = summarise(read_config(out))
     print(f"{out}: {describe(summary.config)}, {summary.parameters:,} parameters", file=sys.stderr)
 

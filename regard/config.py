@@ -5,7 +5,6 @@ A config says what a model *is* (what its weights mean); how fast it runs (backe
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -13,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from regard.errors import ConfigError, nearest
 
 Positive = Annotated[int, Field(gt=0)]
+Layers = Annotated[int, Field(gt=0, le=1024)]
+Epsilon = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu", "geglu-tanh"]
@@ -35,6 +36,12 @@ class RotaryScaling(Settings):
     high_frequency: float = 4.0  # llama3: waves shorter than context / high_frequency are left alone
     original_context: Positive = 8192  # llama3: the context that the frequencies were made for
 
+    @model_validator(mode="after")
+    def _frequencies_rise(self) -> Self:
+        if self.low_frequency >= self.high_frequency:
+            raise ValueError(f"low_frequency = {self.low_frequency} must be below high_frequency = {self.high_frequency}")
+        return self
+
 
 class Vocabulary(Settings):
     """The token ids that every family needs to know."""
@@ -44,11 +51,18 @@ class Vocabulary(Settings):
     start_token: int = 1  # what a decoder reads before its first word
     end_token: int = 2  # what it says when it is done
 
+    @model_validator(mode="after")
+    def _tokens_exist(self) -> Self:
+        for name in ("pad_token", "start_token", "end_token"):
+            if not 0 <= getattr(self, name) < self.vocabulary:
+                raise ValueError(f"{name} = {getattr(self, name)} is not in a vocabulary of {self.vocabulary}; set it too")
+        return self
+
 
 class Transformer(Vocabulary):
     """What the three Transformer families share. Defaults are those of the paper's base model."""
 
-    layers: Positive = 6
+    layers: Layers = 6
     width: Positive = 512  # d_model
     heads: Positive = 8
     kv_heads: Positive | None = None  # fewer than heads: grouped-query; 1: multi-query; None: one per head
@@ -59,10 +73,10 @@ class Transformer(Vocabulary):
     bias: Bias = "all"  # which linear maps have one
     norm: Literal["layer", "rms"] = "layer"
     norm_place: Literal["before", "after"] = "after"  # of each sub-layer
-    norm_epsilon: float = 1e-5
+    norm_epsilon: Epsilon = 1e-5
     positions: PositionKind = "sinusoidal"
     position_layout: Literal["interleaved", "halves"] = "interleaved"  # how sines and cosines (or rotated pairs) lie in a vector
-    context: Positive = 1024  # the longest sequence; binding for learned positions, a promise for the others
+    context: Positive = 1024  # the longest sequence that the model takes
     rotary_base: float = 10000.0
     rotary_scaling: RotaryScaling | None = None
     relative_buckets: Positive = 32
@@ -93,6 +107,8 @@ class Transformer(Vocabulary):
             raise ValueError(f"kv_heads = {self.kv_heads} does not divide heads = {self.heads}; each must serve as many query heads")
         if self.positions == "rotary" and self.key_width % 2:
             raise ValueError(f"rotary positions turn pairs of numbers, but the head width is {self.key_width}; make it even")
+        if self.positions == "relative" and not 4 <= self.relative_buckets < 2 * self.relative_distance:
+            raise ValueError(f"relative_buckets = {self.relative_buckets} must be 4 or more and less than twice relative_distance")
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"sinusoidal positions are pairs of sine and cosine, but width is {self.width}; make it even")
         return self
@@ -102,7 +118,7 @@ class Seq2SeqConfig(Transformer):
     """Encoder-decoder, the model of the paper."""
 
     kind: Literal["seq2seq"] = "seq2seq"
-    decoder_layers: Positive | None = None  # None: as many as the encoder has
+    decoder_layers: Layers | None = None  # None: as many as the encoder has
     source_vocabulary: Positive | None = None  # None: one vocabulary and one embedding for both sides
 
     @model_validator(mode="after")
@@ -123,7 +139,7 @@ class EncoderConfig(Transformer):
     """Encoder-only: every word sees every word, and heads say what the vectors are for."""
 
     kind: Literal["encoder"] = "encoder"
-    token_types: int = 0  # BERT's sentence A or B; 0: none
+    token_types: Annotated[int, Field(ge=0)] = 0  # BERT's sentence A or B; 0: none
     masked_words: bool = False  # a head that fills in masked words
     pooler: bool = False  # BERT's dense layer and tanh over the pooled vector
     pooling: Literal["first", "mean"] = "mean"
@@ -136,7 +152,7 @@ class RnnConfig(Vocabulary):
     kind: Literal["rnn"] = "rnn"
     cell: Literal["lstm", "gru"] = "lstm"
     attention: Literal["additive", "none"] = "additive"
-    layers: Positive = 1
+    layers: Layers = 1
     width: Positive = 512  # of embeddings and of hidden states
     bidirectional: bool = True  # the encoder reads forwards and backwards
     source_vocabulary: Positive | None = None
@@ -164,7 +180,7 @@ _adapter: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 def parse_model(settings: dict[str, Any], where: str = "the model's settings") -> ModelConfig:
     """A config from plain values; `where` names the file for the error message."""
     kind = settings.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: kind = {kind!r} is no model family; {nearest(str(kind), KINDS)}")
     try:
         return _adapter.validate_python(settings)
@@ -175,11 +191,6 @@ def parse_model(settings: dict[str, Any], where: str = "the model's settings") -
 def change(config: ModelConfig, **settings: Any) -> ModelConfig:
     """The same config with some settings changed, checked again."""
     return parse_model(config.model_dump() | settings)
-
-
-def to_json(config: ModelConfig) -> str:
-    """Every setting, defaults too, so that a later default never changes an old model."""
-    return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
 def explain(error: ValidationError, settings: type[Settings]) -> str:

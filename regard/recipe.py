@@ -46,7 +46,7 @@ class DataSettings(Settings):
     test: tuple[DataFile, ...] = ()
     synthetic: Literal["reverse"] | None = None  # made up on the spot, instead of files
     examples: Positive = 20000  # how many synthetic ones to train on
-    unit: Literal["line", "document"] = "line"  # of plain text: a line, or what stands between blank lines
+    unit: Literal["line", "document", "file"] = "line"  # of plain text: a line, what stands between blank lines, or all of it
     max_length: Positive = 256  # in tokens, of each side; longer pairs are left out and counted, longer texts are cut
     dev_share: Share = 0.02  # of the training examples, kept apart where no dev file is given
 
@@ -88,6 +88,7 @@ class TrainingSettings(Settings):
     patience: NonNegative = 0  # validations without a better one before training stops; 0: never
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
     compile: Literal["auto", "yes", "no"] = "auto"  # auto: on a GPU
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # several processes: each has the whole model, or a part of every layer
     layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on a GPU
     freeze: tuple[str, ...] = ()  # parameters whose names begin so are left as they are
 

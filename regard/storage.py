@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import shutil
@@ -24,8 +26,8 @@ SHARD_BYTES = 2 * 1024**3
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which then takes the place of `folder` in one step. If anything fails, `folder` stays as it was."""
-    folder = folder.absolute()  # a relative path must not follow a later change of directory
+    """A temporary folder to fill, which then takes the place of `folder`. If anything fails, `folder` stays as it was."""
+    folder = folder.resolve()  # a link goes on pointing where it points
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -39,9 +41,9 @@ def replacing(folder: Path) -> Iterator[Path]:
         _put_in_place(made, folder)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BundleError(
-            f"could not write {folder}: {reason}; free some space or choose another folder. Nothing there was changed"
-        ) from error
+        full = isinstance(error, SafetensorError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space" if full else "see that nothing else writes there and that you may"
+        raise BundleError(f"could not write {folder}: {reason}; {remedy}, or choose another folder") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -76,7 +78,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         if not isinstance(place, dict) or not place:
             raise BundleError(f"{folder / INDEX} has no 'weight_map'; copy the folder again from where it came")
         files = sorted(set(map(str, place.values())))
-        outside = next((file for file in files if Path(file).name != file), None)
+        outside = next((file for file in files if Path(file).name != file or file in (".", "..")), None)
         if outside is not None:
             raise BundleError(f"{folder / INDEX} names {outside}, which is no file of its own folder; don't trust it")
     elif (folder / WEIGHTS).is_file():
@@ -101,6 +103,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BundleError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BundleError(f"{path} is not UTF-8 text (byte {error.start}); copy it again from where it came") from error
+    except RecursionError as error:
+        raise BundleError(f"{path} is nested deeper than any config; don't trust it") from error
     except json.JSONDecodeError as error:
         raise BundleError(f"{path}, line {error.lineno}: not JSON ({error.msg}); copy it again from where it came") from error
     if not isinstance(content, dict):
@@ -121,19 +125,29 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 
 def _put_in_place(made: Path, folder: Path) -> None:
+    """Renames `made` to `folder`. What stood there is left at `made`, to be removed."""
     if not folder.exists():
         made.rename(folder)
-    else:
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-        folder.rename(old / folder.name)
+    elif not _exchange(made, folder):
+        old = made.with_name(f"{made.name}.old")
+        folder.rename(old)
         try:
             made.rename(folder)
-        except OSError:
-            (old / folder.name).rename(folder)
+        except BaseException:  # Ctrl-C too must not leave nothing behind
+            old.rename(folder)
             raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
     _sync(folder.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two folders in one step, so that a reader finds either the old or the new; False where the system can't."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def _sync(path: Path) -> None:

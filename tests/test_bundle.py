@@ -77,12 +77,108 @@ def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_other_peoples_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(BundleError, match="exists and is no bundle; choose a new or empty folder"):
+    with pytest.raises(BundleError, match="exists and is not just a bundle; choose a new or empty folder"):
         save_bundle(small("gpt2"), tmp_path)
     assert (tmp_path / "thesis.tex").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(BundleError, match="exists and is no bundle"):
+    with pytest.raises(BundleError, match="exists and is not just a bundle"):
         save_bundle(small("gpt2"), tmp_path / "file")
+
+
+@pytest.mark.parametrize("config", ['{"kind": "Deployment"}', '{"kind": "lm"}', '{"kind": []}', "nothing"])
+def test_a_config_of_that_name_does_not_make_a_folder_ours(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "precious.py").write_text("years of work")
+    with pytest.raises(BundleError, match="exists and is not just a bundle"):
+        save_bundle(small("gpt2"), tmp_path)
+    assert (tmp_path / "src" / "precious.py").exists()
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_interruption_leaves_the_old_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool) -> None:
+    """Ctrl-C at the worst moment: between taking the old one away and putting the new one in its place."""
+    from regard import storage
+
+    save_bundle(small("gpt2"), tmp_path / "b")
+    if not exchanges:
+        monkeypatch.setattr(storage, "_exchange", lambda one, other: False)
+    rename, calls = Path.rename, []
+
+    def interrupted(self: Path, target: Path) -> Path:
+        calls.append(self)
+        if len(calls) == (1 if exchanges else 2):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    if exchanges:
+        monkeypatch.setattr(storage, "_exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_bundle(small("rnn-plain"), tmp_path / "b")
+    monkeypatch.undo()
+    assert load_bundle(tmp_path / "b").config.kind == "lm"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_replacing_works_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard import storage
+
+    monkeypatch.setattr(storage, "_exchange", lambda one, other: False)
+    save_bundle(small("gpt2"), tmp_path / "b")
+    save_bundle(small("rnn-plain"), tmp_path / "b")
+    assert load_bundle(tmp_path / "b").config.kind == "rnn"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_link_goes_on_pointing_where_it_points(tmp_path: Path) -> None:
+    save_bundle(small("gpt2"), tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    save_bundle(small("rnn-plain"), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert load_bundle(tmp_path / "real").config.kind == "rnn"
+
+
+def test_a_compiled_model_is_saved_as_itself(tmp_path: Path) -> None:
+    model = small("gpt2")
+    compiled = torch.compile(model, backend="eager")
+    assert load_bundle(save_bundle(compiled, tmp_path / "b")).model.state_dict().keys() == model.state_dict().keys()  # type: ignore[arg-type]
+    with pytest.raises(BundleError, match="a Linear is no model of ours"):
+        save_bundle(torch.nn.Linear(2, 2), tmp_path / "c")  # type: ignore[arg-type]
+
+
+def test_a_bundle_saved_again_keeps_what_belongs_to_it(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("{}")
+    save_bundle(small("gpt2"), tmp_path / "b", tokenizer=tmp_path / "t.json", source_tokenizer=tmp_path / "t.json", card="# Mine\n")
+    bundle = load_bundle(tmp_path / "b")
+    with torch.no_grad():
+        bundle.model.embed.weight.zero_()
+    for folder in (bundle.save(), bundle.save(tmp_path / "elsewhere")):
+        again = load_bundle(folder)
+        assert not again.model.embed.weight.any()
+        assert again.tokenizer is not None
+        assert again.source_tokenizer is not None
+        assert (folder / "README.md").read_text() == "# Mine\n"
+
+
+def test_a_bundle_of_a_newer_regard_is_refused(tmp_path: Path) -> None:
+    save_bundle(small("gpt2"), tmp_path / "b")
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert config["format"] == 1
+    (tmp_path / "b" / "config.json").write_text(json.dumps(config | {"format": 2}))
+    with pytest.raises(BundleError, match="was written by a newer regard; upgrade"):
+        load_bundle(tmp_path / "b")
+
+
+def test_weights_of_mixed_or_whole_numbers_are_refused(tmp_path: Path) -> None:
+    save_bundle(small("gpt2").float(), tmp_path / "b")
+    tensors = load_file(tmp_path / "b" / "model.safetensors")
+    save_file(tensors | {"embed.weight": tensors["embed.weight"].half()}, tmp_path / "b" / "model.safetensors")
+    with pytest.raises(BundleError, match="the weights are float16, float32; save them all in one"):
+        load_bundle(tmp_path / "b")
+    save_file({key: tensor.long() for key, tensor in tensors.items()}, tmp_path / "b" / "model.safetensors")
+    with pytest.raises(BundleError, match="the weights are int64"):
+        load_bundle(tmp_path / "b")
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
@@ -152,6 +248,7 @@ def test_a_misspelt_key_in_a_config_is_named(bundle: Path) -> None:
     ("content", "says"),
     [
         (b"{", r"config\.json, line 1: not JSON"),
+        (b'{"a":' * 100000, "is nested deeper than any config"),
         (b"[]", r"should hold a JSON object, not a list"),
         (b'{"kind": "\xff"}', r"is not UTF-8 text \(byte 10\)"),
     ],
@@ -172,7 +269,7 @@ def test_a_full_disk_leaves_the_old_bundle(tmp_path: Path) -> None:
     try:
         old = small("gpt2", width=8, heads=2, feedforward=8, context=8).float()
         save_bundle(old, disk / "b")
-        with pytest.raises(BundleError, match=r"could not write .*Nothing there was changed"):
+        with pytest.raises(BundleError, match=r"could not write .*No space left on device.*; free some space"):
             save_bundle(small("gpt2", width=128, feedforward=512), disk / "b")
         kept = load_bundle(disk / "b").model.state_dict()
         assert all(torch.equal(kept[key], tensor) for key, tensor in old.state_dict().items())

@@ -22,7 +22,7 @@ Table = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """What one pass of training reads: tokens in, labels to be surprised by, and where these count."""
 
@@ -92,7 +92,7 @@ class Form:
             places = np.broadcast_to(np.arange(width), (len(indices), width))
             owners = np.broadcast_to(np.arange(len(indices))[:, None], places.shape)
             real = places < lengths[:, None]
-            tokens = Tokens(torch.empty(places.shape, dtype=torch.long), torch.from_numpy(real))
+            tokens = Tokens(torch.empty(places.shape, dtype=torch.long), torch.from_numpy(real), tail=True)
         else:
             edges = np.concatenate(([0], np.cumsum(lengths)))
             slots = np.arange(self.packed)

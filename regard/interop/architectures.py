@@ -166,6 +166,7 @@ def t5_config(theirs: Config, names: set[str]) -> Config:
         "positions": "relative",
         "relative_buckets": theirs["relative_attention_num_buckets"],
         "relative_distance": theirs.get("relative_attention_max_distance", 128),
+        "context": theirs.get("n_positions") or 4096,  # relative positions have no end; this is what we promise
         "embedding_scale": False,
         "tied": "lm_head.weight" not in names,
         "logit_scale": theirs["d_model"] ** -0.5 if scaled else 1.0,
@@ -245,6 +246,7 @@ def marian_parts(config: Config) -> Iterator[Part]:
 
 def llama_config(theirs: Config, names: set[str]) -> Config:
     _only(theirs, "mlp_bias", theirs.get("attention_bias", False), None)
+    _only(theirs, "partial_rotary_factor", 1.0, None)
     rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
     return {
         "kind": "lm",
@@ -325,7 +327,8 @@ def _tokens(theirs: Config, *, pad: int | None = None, start: int | None = None,
     def choose(key: str, default: int | None) -> int:
         value = theirs.get(key)
         value = value[0] if isinstance(value, list) else value
-        return value if value is not None else default or 0
+        value = default if value is None else value
+        return value if value is not None and value < theirs["vocab_size"] else 0
 
     start_token = start if theirs.get("is_encoder_decoder") else choose("bos_token_id", start)
     return {"pad_token": choose("pad_token_id", pad), "start_token": start_token or 0, "end_token": choose("eos_token_id", end)}

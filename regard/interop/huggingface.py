@@ -29,6 +29,7 @@ class Architecture:
 
     config: Callable[[dict[str, Any], set[str]], dict[str, Any]]  # their config and tensor names to our settings
     parts: Callable[[dict[str, Any]], Iterator[Part]]  # our settings to where each tensor comes from
+    classes: tuple[str, ...]  # of theirs, that we have a counterpart for
     embedding: str
     output: str = "lm_head.weight"  # a copy of the embedding where they are tied, often left out of the file
     prefix: str = ""  # what a model with a head puts before the names of the bare one
@@ -39,6 +40,7 @@ ARCHITECTURES = {
     "bert": Architecture(
         architectures.bert_config,
         architectures.bert_parts,
+        ("BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification"),
         prefix="bert.",
         embedding="embeddings.word_embeddings.weight",
         output="cls.predictions.decoder.weight",
@@ -47,6 +49,7 @@ ARCHITECTURES = {
     "gpt2": Architecture(
         architectures.gpt2_config,
         architectures.gpt2_parts,
+        ("GPT2Model", "GPT2LMHeadModel"),
         prefix="transformer.",
         embedding="wte.weight",
         ignored=(".attn.bias", ".attn.masked_bias"),
@@ -54,12 +57,14 @@ ARCHITECTURES = {
     "t5": Architecture(
         architectures.t5_config,
         architectures.t5_parts,
+        ("T5Model", "T5ForConditionalGeneration", "T5WithLMHeadModel"),
         embedding="shared.weight",
         ignored=("coder.embed_tokens.weight",),
     ),
     "marian": Architecture(
         architectures.marian_config,
         architectures.marian_parts,
+        ("MarianModel", "MarianMTModel"),
         prefix="model.",
         embedding="shared.weight",
         ignored=("embed_positions.weight", "coder.embed_tokens.weight"),
@@ -67,6 +72,7 @@ ARCHITECTURES = {
     "llama": Architecture(
         architectures.llama_config,
         architectures.llama_parts,
+        ("LlamaForCausalLM",),
         prefix="model.",
         embedding="embed_tokens.weight",
         ignored=("rotary_emb.inv_freq",),
@@ -90,11 +96,14 @@ def load_folder(folder: str | Path, backend: str = "sdpa") -> Model:
         raise ConversionError(f"{folder} {what}; give the folder that save_pretrained() wrote")
     theirs = read_json(folder / "config.json")
     kind = theirs.get("model_type")
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         if "kind" in theirs:
             raise ConversionError(f"{folder} is a regard bundle already; there is nothing to import")
         raise ConversionError(f"{folder / 'config.json'}: model_type {kind!r} can't be imported; {nearest(str(kind), ARCHITECTURES)}")
     architecture = ARCHITECTURES[kind]
+    classes = theirs.get("architectures") or []
+    if classes and not set(map(str, classes)) & set(architecture.classes):
+        raise ConversionError(f"{folder / 'config.json'}: a {classes[0]} can't be imported; known: {', '.join(architecture.classes)}")
     try:
         tensors = _bare(read_tensors(folder), architecture)
         config = _config(architecture, theirs, set(tensors), folder)
@@ -125,6 +134,10 @@ def _config(architecture: Architecture, theirs: dict[str, Any], names: set[str],
         return parse_model(architecture.config(theirs, names))
     except KeyError as error:
         raise ConversionError(f"{folder / 'config.json'} lacks {error}; is it complete?") from error
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ConversionError(
+            f"{folder / 'config.json'} has a value of the wrong kind: {error}; copy it again from where it came"
+        ) from error
     except RegardError as error:
         raise ConversionError(f"{folder / 'config.json'}: {error}") from error
 

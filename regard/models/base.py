@@ -1,6 +1,6 @@
 """What every model shares, and the protocol through which search and training use all of them alike.
 
-encode(source) → memory · start(memory, capacity) → state and the first logits · step(ids, state) → the next logits · state.reorder(rows)
+encode(source) → memory · start(memory, room) → state and the first logits · step(ids, state) → the next logits · state.reorder(rows)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.data.batch import Tokens
 from regard.errors import ShapeError
 from regard.nn import backends
 from regard.nn.cache import Cache, KeyValues
-from regard.nn.masks import Boundaries, Documents, Full, Mask, Padding, Rule
+from regard.nn.masks import Boundaries, Causal, Documents, Full, Mask, Padding, Prefix, Rule
 
 
 class Model(nn.Module):
@@ -57,8 +57,11 @@ class Generator(Model, ABC):
         """Reads the source, once."""
 
     @abstractmethod
-    def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:
-        """One row for each source, with room for `capacity` positions, and the logits (rows, vocabulary) of the first position."""
+    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
+        """One row for each source, with room for so many new positions, and the logits (rows, vocabulary) of the first of them.
+
+        Neither this nor `step` keeps anything for gradients: training calls the model itself.
+        """
 
     @abstractmethod
     def step(self, ids: Tensor, state: State) -> Tensor:
@@ -101,7 +104,8 @@ def self_mask(tokens: Tokens, rule: Rule, backend: backends.Backend) -> Mask:
         rule = rule & Documents(boundaries(tokens))
         if backends.chosen(backend) is backends.varlen:
             return rule.pack()
-    elif tokens.real is not None:
+    elif tokens.real is not None and not (tokens.tail and any(isinstance(part, Causal | Prefix) for part in rule.parts())):
+        # Padding on the right is in the future of every real token: hiding the future hides it, and a kernel's own triangle will do.
         rule = rule & Padding(tokens.real)
     return rule.build(tokens.ids.shape[1], device=tokens.ids.device)
 
@@ -135,11 +139,11 @@ def left_aligned(tokens: Tokens) -> Tokens:
     if tokens.real is None:
         return tokens
     order = (~tokens.real).long().argsort(dim=1, stable=True)
-    return Tokens(tokens.ids.gather(1, order), tokens.real.gather(1, order))
+    return Tokens(tokens.ids.gather(1, order), tokens.real.gather(1, order), tail=True)
 
 
 def check_length(length: int, context: int, what: str) -> None:
     if length > context:
         raise ShapeError(
-            f"{what} is {length} tokens long, but the model's context is {context}; shorten it, or train with a larger context"
+            f"{what} is {length} tokens long, but the model's context is {context}; shorten it, or build the model with a larger context"
         )

@@ -36,7 +36,7 @@ class Encoder(Model):
 
     def forward(self, tokens: Tokens, types: Tensor | None = None) -> Tensor:
         """A vector for each token (rows, length, width), made from all tokens of its sequence."""
-        check_length(tokens.longest or tokens.ids.shape[1], self.config.context, "a text")
+        check_length(tokens.longest, self.config.context, "a text")
         x = self.embed(tokens.ids)
         if self.token_types is not None:
             x = x + self.token_types(torch.zeros_like(tokens.ids) if types is None else types)

@@ -37,7 +37,7 @@ class LanguageModel(Generator):
 
     def states(self, tokens: Tokens, prefix: Tensor | None = None) -> Tensor:
         """The last layer (rows, length, width), before the vocabulary."""
-        check_length(tokens.longest or tokens.ids.shape[1], self.config.context, "a text")
+        check_length(tokens.longest, self.config.context, "a text")
         ends = None if prefix is None else self._prefix_ends(tokens, prefix)
         mask = self_mask(tokens, self._rule(ends), self.backend)
         return self.decoder(self.embed(tokens.ids), positions=tokens.positions, mask=mask)
@@ -51,9 +51,10 @@ class LanguageModel(Generator):
             raise ShapeError("a prompt is empty; begin it with the start token")
         return Memory(left_aligned(source))
 
-    def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:
+    @torch.no_grad()
+    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
         prompt = memory.tokens
-        rows = prompt.ids.shape[0]
+        rows, capacity = prompt.ids.shape[0], prompt.ids.shape[1] + room
         check_length(capacity, self.config.context, "prompt and continuation together")
         cache = Cache.of(self.config, self.decoder, rows, capacity)
         state = StackState(cache, prefix=prompt.lengths if self.config.mask == "prefix" else None)
@@ -61,13 +62,14 @@ class LanguageModel(Generator):
         last = states[torch.arange(rows, device=states.device), prompt.lengths - 1]
         return state, self.logits(last)
 
+    @torch.no_grad()
     def step(self, ids: Tensor, state: State) -> Tensor:
         assert isinstance(state, StackState)
         return self.logits(self._advance(ids, state))
 
     def _advance(self, ids: Tensor, state: StackState, lengths: Tensor | None = None) -> Tensor:
         count = ids.shape[1]
-        slots = state.cache.slots(count)
+        slots = state.cache.slots(ids)
         mask = self._rule(state.prefix).build(slots, state.cache.reach(count))
         states = self.decoder(self.embed(ids), positions=slots, mask=mask, cache=state.cache)
         state.cache.advance(count, lengths)

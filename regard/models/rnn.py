@@ -11,6 +11,7 @@ from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.errors import ShapeError
 from regard.models.base import Generator, Memory, State, check_length, left_aligned, padding_mask, take_rows
+from regard.nn import backends
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.recurrent import Hidden, Looked, RecurrentDecoder, RecurrentEncoder
 
@@ -44,7 +45,8 @@ class RnnSeq2Seq(Generator):
     config: RnnConfig
 
     def __init__(self, config: RnnConfig, backend: str = "sdpa") -> None:
-        super().__init__()  # `backend` is for attention kernels, which this model has none of
+        super().__init__()
+        backends.choose(backend)  # for attention kernels, which this model has none of: only the name must be right
         self.config = config
         self.embed = Embedder(config.vocabulary, config.width, scaled=False)
         self.embed_source = None
@@ -83,15 +85,20 @@ class RnnSeq2Seq(Generator):
         states, last = self.encoder(self.dropout(embed(source.ids)), source.lengths)
         return RnnMemory(source, states, last)
 
-    def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:
-        """`capacity` is no matter here: a hidden state is as large after a thousand words as after one."""
+    @torch.no_grad()
+    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
+        """`room` is no matter here: a hidden state is as large after a thousand words as after one."""
         assert isinstance(memory, RnnMemory), "a memory comes from encode()"
         state = RnnState(*self._begin(memory))
         begin = torch.full((memory.tokens.ids.shape[0], 1), self.config.start_token, device=self.device)
         return state, self.step(begin, state)[:, -1]
 
+    @torch.no_grad()
     def step(self, ids: Tensor, state: State) -> Tensor:
         assert isinstance(state, RnnState)
+        rows = state.hidden.state.shape[1]
+        if ids.shape[0] != rows:
+            raise ShapeError(f"the state has {rows} rows and {ids.shape[0]} were given; each goes on where it stood, so give all of them")
         states, state.hidden = self.decoder(self.dropout(self.embed(ids)), state.hidden, state.source)
         return self.logits(states)
 

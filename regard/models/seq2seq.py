@@ -40,7 +40,7 @@ class Seq2Seq(Generator):
 
     def states(self, source: Tokens, target: Tokens) -> Tensor:
         """The decoder's last layer (rows, target, width), before the vocabulary."""
-        check_length(target.longest or target.ids.shape[1], self.config.context, "a target")
+        check_length(target.longest, self.config.context, "a target")
         return self.decoder(
             self.embed(target.ids),
             self.read(source),
@@ -54,26 +54,28 @@ class Seq2Seq(Generator):
 
     def read(self, source: Tokens) -> Tensor:
         """The encoder's output (rows, source, width): a vector for each word, made from all words."""
-        check_length(source.longest or source.ids.shape[1], self.config.context, "a source")
+        check_length(source.longest, self.config.context, "a source")
         embed = self.embed_source or self.embed
         return self.encoder(embed(source.ids), positions=source.positions, mask=self_mask(source, Full(), self.backend))
 
     def encode(self, source: Tokens) -> Memory:
         return Memory(source, self.read(source))
 
-    def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:
+    @torch.no_grad()
+    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
         assert memory.states is not None, "a memory comes from encode()"
-        check_length(capacity, self.config.context, "the target to be decoded")
+        check_length(room, self.config.context, "the target to be decoded")
         rows = memory.states.shape[0]
-        cache = Cache.of(self.config, self.decoder, rows, capacity)
+        cache = Cache.of(self.config, self.decoder, rows, min(room + 1, self.config.context))  # the start token takes a place too
         state = StackState(cache, self.decoder.keys_values(memory.states), padding_mask(memory.tokens))
         begin = torch.full((rows, 1), self.config.start_token, device=memory.states.device)
         return state, self.step(begin, state)[:, -1]
 
+    @torch.no_grad()
     def step(self, ids: Tensor, state: State) -> Tensor:
         assert isinstance(state, StackState)
         count = ids.shape[1]
-        slots = state.cache.slots(count)
+        slots = state.cache.slots(ids)
         states = self.decoder(
             self.embed(ids),
             state.memory,

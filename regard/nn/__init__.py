@@ -2,18 +2,20 @@
 
 from regard.nn.attention import Attention
 from regard.nn.backends import Attended, attend, using
-from regard.nn.masks import Causal, Documents, Full, Mask, Padding, Prefix, Window
+from regard.nn.masks import Boundaries, Causal, Documents, Full, Mask, Padding, Prefix, Rule, Window
 from regard.nn.tap import record, tap
 
 __all__ = [
     "Attended",
     "Attention",
+    "Boundaries",
     "Causal",
     "Documents",
     "Full",
     "Mask",
     "Padding",
     "Prefix",
+    "Rule",
     "Window",
     "attend",
     "record",

@@ -16,6 +16,13 @@ from regard.nn.positions import Placement
 from regard.nn.tap import tap
 
 
+class Projection(nn.Linear):
+    """Several linear maps of one input as one product, of which some can be asked for alone."""
+
+    def part(self, x: Tensor, outputs: slice) -> Tensor:
+        return nn.functional.linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
+
+
 class Attention(nn.Module):
     """Multi-head attention, of a sequence to itself or to another; grouped-query with fewer kv_heads, multi-query with one.
 
@@ -48,7 +55,7 @@ class Attention(nn.Module):
         self.backend = backends.choose(backend, dropout=dropout)
         # Q, K and V come from one matrix product; cross-attention uses the rows for Q and those for K and V apart.
         self.query_rows = heads * self.head_width
-        self.project = nn.Linear(width, self.query_rows + 2 * self.kv_heads * self.head_width, bias=bias != "none")
+        self.project = Projection(width, self.query_rows + 2 * self.kv_heads * self.head_width, bias=bias != "none")
         self.join = nn.Linear(self.query_rows, width, bias=bias == "all")
 
     def forward(
@@ -69,13 +76,13 @@ class Attention(nn.Module):
         elif cache is not None:
             raise CacheError("a cache is for self-attention; keep the keys and values of a source with keys_values() and pass those")
         else:
-            query = self._heads(self._part(x, slice(None, self.query_rows)), self.heads)
+            query = self._heads(self.project.part(x, slice(None, self.query_rows)), self.heads)
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
         query = positions.turn_query(query)
         rows = query.shape[0]
         query = _gather_beams(query, seen.key.shape[0])
         mask = _checked(mask, query, seen.key)
-        backend = backends.chosen(self.backend)
+        backend = backends.serving(backends.chosen(self.backend), mask)
         attended = backend(query, *seen, mask=mask, bias=positions.bias, scale=self.scale, dropout=self.dropout if self.training else 0.0)
         for name, value in zip(("query", "key", "value"), (query, *seen), strict=True):
             tap(self, name, value)
@@ -87,7 +94,7 @@ class Attention(nn.Module):
 
     def keys_values(self, source: Tensor, positions: Placement | None = None) -> KeyValues:
         """The keys and values of a source, to be computed once and attended to at every position of a target."""
-        key, value = self._part(source, slice(self.query_rows, None)).chunk(2, -1)
+        key, value = self.project.part(source, slice(self.query_rows, None)).chunk(2, -1)
         key, value = self._heads(key, self.kv_heads), self._heads(value, self.kv_heads)
         return KeyValues((positions or Placement()).turn_key(key), value)
 
@@ -95,10 +102,6 @@ class Attention(nn.Module):
         heads = self._heads(projected, self.heads + 2 * self.kv_heads)
         query, key, value = heads.split((self.heads, self.kv_heads, self.kv_heads), 1)
         return query, key, value
-
-    def _part(self, x: Tensor, rows: slice) -> Tensor:
-        bias = self.project.bias
-        return nn.functional.linear(x, self.project.weight[rows], None if bias is None else bias[rows])
 
     def _heads(self, x: Tensor, heads: int) -> Tensor:
         return x.unflatten(-1, (heads, self.head_width)).transpose(1, 2)  # (rows, heads, length, head_width)

@@ -31,14 +31,14 @@ class LayerCache:
 
     key: Tensor  # (rows, kv_heads, capacity, head_width)
     value: Tensor
+    rows: Tensor  # (rows, 1), their numbers
     slots: Tensor  # (rows, new)
     reach: int
 
     def extend(self, new: KeyValues) -> KeyValues:
         """Writes the new keys and values into their slots and gives all of them back, as far as any row is filled."""
-        rows = torch.arange(self.slots.shape[0], device=self.slots.device)[:, None]
-        self.key[rows, :, self.slots] = new.key.transpose(1, 2).to(self.key.dtype)
-        self.value[rows, :, self.slots] = new.value.transpose(1, 2).to(self.value.dtype)
+        self.key[self.rows, :, self.slots] = new.key.transpose(1, 2).to(self.key.dtype)
+        self.value[self.rows, :, self.slots] = new.value.transpose(1, 2).to(self.value.dtype)
         return KeyValues(self.key[:, :, : self.reach], self.value[:, :, : self.reach])
 
 
@@ -52,6 +52,7 @@ class Cache:
         self.key = torch.zeros(shape, dtype=dtype, device=device)
         self.value = torch.zeros(shape, dtype=dtype, device=device)
         self.filled = torch.zeros(rows, dtype=torch.long, device=device)  # slots in use, per row
+        self.row_numbers = torch.arange(rows, device=device)[:, None]
         self.most = 0  # no row has more than this in use; known without asking the device
 
     @classmethod
@@ -69,8 +70,11 @@ class Cache:
     def rows(self) -> int:
         return self.key.shape[1]
 
-    def slots(self, count: int) -> Tensor:
-        """The next `count` slots of each row: (rows, count). They are the positions of the tokens that go there."""
+    def slots(self, ids: Tensor) -> Tensor:
+        """The slots that tokens (rows, count) go to: the next of each row, and their positions too."""
+        rows, count = ids.shape
+        if rows != self.rows:
+            raise CacheError(f"the cache has {self.rows} rows and {rows} were given; each goes on where it stood, so give all of them")
         if self.most + count > self.capacity:
             raise CacheError(
                 f"the cache holds {self.capacity} positions a row and {self.most + count} are needed; start with a larger capacity"
@@ -82,7 +86,7 @@ class Cache:
         return min(self.capacity, -(-(self.most + count) // REACH_STEP) * REACH_STEP)
 
     def layer(self, index: int, slots: Tensor) -> LayerCache:
-        return LayerCache(self.key[index], self.value[index], slots, self.reach(slots.shape[1]))
+        return LayerCache(self.key[index], self.value[index], self.row_numbers, slots, self.reach(slots.shape[1]))
 
     def advance(self, count: int, lengths: Tensor | None = None) -> None:
         """Marks the slots just written as filled: `count` in each row, or for a right-padded batch each row's own length."""
@@ -99,3 +103,4 @@ class Cache:
         else:
             self.key, self.value = self.key.index_select(1, rows), self.value.index_select(1, rows)
             self.filled = self.filled.index_select(0, rows)
+            self.row_numbers = torch.arange(len(rows), device=rows.device)[:, None]

@@ -24,7 +24,7 @@ class Boundaries(NamedTuple):
     longest: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Packed:
     """A mask as kernels for packed rows want it: boundaries instead of a table."""
 
@@ -34,12 +34,12 @@ class Packed:
     window: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mask:
     """A rule made ready for one batch: either a table of who sees whom, or the boundaries of packed documents."""
 
     visible: Tensor | None = None  # (rows or 1, 1, query or 1, key), True: may see; None: all may
-    blind: Tensor | None = None  # (rows or 1, 1, query or 1, 1), True: sees nothing, so its output is zero; None: there is no such row
+    blind: Tensor | None = None  # (rows or 1, 1, query or 1, 1), True: sees nothing, so its output is zero; None: no row can be
     causal: bool = False  # `visible` is exactly the square triangle, so a kernel may use its own
     packed: Packed | None = None  # given instead of `visible`
 
@@ -55,7 +55,7 @@ class Mask:
 class Rule(ABC):
     """One reason why a query may or may not see a key. Rules combine with `&`."""
 
-    sees_itself = True  # whether each token of a square table may see itself: then no row is blind
+    sees_itself = True  # whether a query whose slot is one of the keys may always see that one: then no row is blind
 
     @abstractmethod
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
@@ -72,20 +72,17 @@ class Rule(ABC):
         if isinstance(queries, int):
             keys = queries if keys is None else keys
             slots = torch.arange(keys - queries, keys, device=device)[None, :, None]
-            square = queries == keys
+            square, inside = queries == keys, queries <= keys
         else:
             if keys is None:
                 raise MaskError("slots of the queries were given without the number of keys; pass keys=")
-            slots, square, device = queries[:, :, None], False, queries.device
+            slots, square, inside, device = queries[:, :, None], False, True, queries.device
         rules = [rule for rule in self.parts() if not isinstance(rule, Full)]
         if not rules:
             return Mask()
         visible = All(tuple(rules)).allows(slots, torch.arange(keys, device=device)[None, None, :]).unsqueeze(1)
-        blind = None
-        if not (square and all(rule.sees_itself for rule in rules)):
-            blind = ~visible.any(-1, keepdim=True)
-            if blind.device.type == "cpu" and not blind.any():  # elsewhere asking would wait for the device
-                blind = None
+        # Whether a row is blind is never asked, only whether one may be: the answer would make a device wait and compiled code branch.
+        blind = None if inside and all(rule.sees_itself for rule in rules) else ~visible.any(-1, keepdim=True)
         return Mask(visible, blind, causal=square and len(rules) == 1 and isinstance(rules[0], Causal))
 
     def pack(self) -> Mask:
@@ -139,7 +136,7 @@ class Causal(Rule):
         return key <= query
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prefix(Rule):
     """Everyone sees the given part, and beyond it only the past. `ends`: the slot where the given part ends, per row or per query."""
 
@@ -160,7 +157,7 @@ class Window(Rule):
         return (query - key).abs() < self.size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Padding(Rule):
     """No one sees padding. `real` is True where a token stands."""
 
@@ -184,7 +181,7 @@ class Padding(Rule):
         return self.real[:, None, :]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Documents(Rule):
     """Several documents share a packed row, and none sees another. For cross-attention, each target document sees its own source."""
 

@@ -143,17 +143,17 @@ class Alibi(Positions):
 
     def place(self, query: Tensor, key: Tensor, dtype: torch.dtype, *, seen: Tensor | None = None) -> Placement:
         key = key if seen is None else seen
-        slopes = torch.tensor(alibi_slopes(self.heads), device=query.device, dtype=dtype)
+        slopes = alibi_slopes(self.heads, query.device, _at_least_float32(dtype))
         distance = (query[:, :, None] - key[:, None, :]).abs()  # (rows or 1, query, key)
-        return Placement(bias=-slopes[None, :, None, None] * distance[:, None].to(dtype))
+        return Placement(bias=(-slopes[:, None, None] * distance[:, None]).to(dtype))
 
 
-def alibi_slopes(heads: int) -> list[float]:
+def alibi_slopes(heads: int, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """2^(-8/n), 2^(-16/n), … for n heads; where n is no power of two, every other slope of the next power fills up."""
-    if heads & (heads - 1) == 0:
-        return [2.0 ** (-8.0 * (i + 1) / heads) for i in range(heads)]
-    power = 2 ** math.floor(math.log2(heads))
-    return alibi_slopes(power) + alibi_slopes(2 * power)[0::2][: heads - power]
+    power = 2 ** int(math.log2(heads))
+    first = torch.arange(1, power + 1, device=device, dtype=dtype) * 2
+    others = torch.arange(heads - power, device=device, dtype=dtype) * 2 + 1
+    return torch.exp2(-4 / power * torch.cat((first, others)))
 
 
 class RelativeBias(Positions):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.errors import ShapeError
 from regard.nn.masks import Mask
 from regard.nn.tap import tap
 
@@ -36,6 +37,8 @@ class RecurrentEncoder(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
         """x (rows, length, width) to a state for each word (rows, length, width) and what is left at the end."""
+        if x.shape[1] == 0:
+            raise ShapeError("every source is empty; leave empty ones out")
         # Packed, so that neither direction ever reads padding: the result is that of the sentence alone. A sentence of nothing reads one.
         packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         states, last = self.rnn(packed)
@@ -68,14 +71,18 @@ class AdditiveAttention(nn.Module):
         """U h, once per source."""
         return self.of_key(memory)
 
-    def forward(self, query: Tensor, memory: Tensor, keys: Tensor, mask: Mask) -> Tensor:
-        """query (rows, width) over memory (sources, length, width) to a context (rows, width); rows that share a source stand together."""
-        beams = self.of_query(query).unflatten(0, (memory.shape[0], -1))  # (sources, beams, width)
-        scores = self.score(torch.tanh(beams[:, :, None] + keys[:, None])).squeeze(-1)  # (sources, beams, length)
-        weights = mask.softmax(scores)
-        tap(self, "scores", scores)
-        tap(self, "weights", weights)
-        return (weights @ memory).flatten(0, 1)
+    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """How well each word of a source fits what the decoder is about: (sources, rows of each, length)."""
+        beams = self.of_query(query).unflatten(0, (keys.shape[0], -1))  # (sources, beams, width)
+        return self.score(torch.tanh(beams[:, :, None] + keys[:, None])).squeeze(-1)
+
+    def forward(self, query: Tensor, memory: Tensor, keys: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """query (rows, width) over memory (sources, length, width) to a context (rows, width) and the weights (rows, length) behind it.
+
+        Rows that share a source stand together.
+        """
+        weights = mask.softmax(self.scores(query, keys))
+        return (weights @ memory).flatten(0, 1), weights.flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -110,13 +117,15 @@ class RecurrentDecoder(nn.Module):
         if self.attention is None or source.keys is None:
             states, hidden = self._run(x, hidden)
             return self._output(states, x), hidden
-        outputs, contexts = [], []
+        outputs, contexts, looks = [], [], []
         for word in x.split(1, 1):  # each word's context depends on the state before it: no way to do them at once
-            context = self.attention(hidden.state[-1], source.memory, source.keys, source.mask)[:, None]
-            state, hidden = self._run(torch.cat((word, context), -1), hidden)
+            context, weights = self.attention(hidden.state[-1], source.memory, source.keys, source.mask)
+            state, hidden = self._run(torch.cat((word, context[:, None]), -1), hidden)
             outputs.append(state)
             contexts.append(context)
-        return self._output(torch.cat(outputs, 1), x, torch.cat(contexts, 1)), hidden
+            looks.append(weights)
+        tap(self.attention, "weights", torch.stack(looks, 1))  # (rows, target, source)
+        return self._output(torch.cat(outputs, 1), x, torch.stack(contexts, 1)), hidden
 
     def _run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         if hidden.cell is not None:

@@ -12,12 +12,23 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
+from regard.errors import RegardError, nearest
+
+
+class Taps(dict[str, Tensor]):
+    """Intermediates by name; asking for one that was not recorded says why."""
+
+    def __missing__(self, name: str) -> Tensor:
+        why = "weights and scores are only written down by the explicit backend: with using('explicit'), record(model) as taps"
+        known = nearest(name, self) if self else "nothing was recorded; compiled code records nothing"
+        raise RegardError(f"no {name!r} was recorded; {why if name.endswith(('weights', 'scores')) else known}")
+
 
 class Recorder:
     """What was tapped, by the full name of the module and of the intermediate: `decoder.layers.0.attention.weights`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.taps: dict[str, Tensor] = {}
+        self.taps = Taps()
         self._names = {module: name for name, module in model.named_modules()}
 
     def take(self, module: nn.Module, name: str, value: Tensor) -> None:
@@ -39,7 +50,7 @@ def tap(module: nn.Module, name: str, value: Tensor | None) -> None:
 
 
 @contextmanager
-def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+def record(model: nn.Module) -> Iterator[Taps]:
     """Collects every tapped intermediate of one pass through `model`. Run it with the `explicit` backend to have weights."""
     recorder = Recorder(model)
     token = _recorder.set(recorder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,5 +31,5 @@ def cross_entropy(logits: Tensor, labels: Tensor, real: Tensor | None = None, *,
     if smoothing:
         surprise = (1 - smoothing) * surprise - smoothing * logs.mean(-1)
     if real is None:
-        return Loss(surprise.sum(), surprise.new_tensor(surprise.numel()))
+        return Loss(surprise.sum(), torch.tensor(surprise.numel(), device=surprise.device))
     return Loss(surprise.masked_fill(~real, 0.0).sum(), real.sum())

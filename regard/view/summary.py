@@ -87,7 +87,7 @@ def show(summary: Summary, title: str, console: Console | None = None) -> None:
     """Prints a summary as a table."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("part", no_wrap=True)
-    for column in ("shape + bias", "layers", "numbers"):
+    for column in ("shape + bias", "layers", "parameters"):
         table.add_column(column, justify="right", no_wrap=True)
     section = ""
     for row in summary.rows:

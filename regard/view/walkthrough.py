@@ -228,7 +228,7 @@ def show_shift(sheet: Sheet) -> None:
     model = Seq2Seq(Seq2SeqConfig(vocabulary=len(vocabulary), layers=2, width=64, heads=4, feedforward=128)).eval()
     source, target = (Tokens(torch.tensor([[vocabulary[word] for word in words]])) for words in (SOURCE, read))
     at_once = model(source, target)[0]  # (target, vocabulary)
-    state, first = model.start(model.encode(source), capacity=len(read))
+    state, first = model.start(model.encode(source), room=len(read))
     one_by_one = torch.cat((first, *(model.step(target.ids[:, place, None], state)[:, 0] for place in places[1:])))  # (target, vocabulary)
     sheet.say(
         "In training it all happens in one time step: the causal mask hides from each position what follows it, so that all the rows below "

@@ -97,7 +97,7 @@ def test_cached_equals_explicit_without_cache(rule: str, positions: str, chunks:
     cache, pieces = Cache.of(shape, stack, ROWS, capacity=20), []
     with using(backend):
         for piece in x.split(chunks, 1):
-            slots = cache.slots(piece.shape[1])
+            slots = cache.slots(piece[:, :, 0])
             mask = CACHED[rule].build(slots, cache.reach(piece.shape[1]))
             pieces.append(stack(piece, positions=slots, mask=mask, cache=cache))
             cache.advance(piece.shape[1])
@@ -115,11 +115,11 @@ def test_rows_of_different_lengths_share_a_cache(positions: str, backend: str) -
     lengths = torch.tensor([6, 2, 4])
     prompt, more = torch.randn(3, 6, 24, dtype=torch.double), torch.randn(3, 4, 24, dtype=torch.double)
     cache = Cache.of(shape, stack, 3, capacity=10)
-    slots = cache.slots(6)
+    slots = cache.slots(prompt[:, :, 0])
     outputs = [stack(prompt, positions=slots, mask=Causal().build(slots, cache.reach(6)), cache=cache)]
     cache.advance(6, lengths)
     for word in more.split(1, 1):
-        slots = cache.slots(1)
+        slots = cache.slots(word[:, :, 0])
         outputs.append(stack(word, positions=slots, mask=Causal().build(slots, cache.reach(1)), cache=cache))
         cache.advance(1)
     for row, length in enumerate(lengths.tolist()):
@@ -235,7 +235,12 @@ def test_backends_refuse_a_mask_of_the_other_kind() -> None:
         with pytest.raises(MaskError, match=r"packed \(4 documents\) for backend 'varlen'"):
             Attention(24, 4, backend=backend)(x, mask=packed)
     with pytest.raises(MaskError, match="'varlen' wants packed documents"):
-        Attention(24, 4, backend="varlen")(x, mask=table)
+        BACKENDS["varlen"](x, x, x, mask=table, bias=None, scale=1.0, dropout=0.0)
+    torch.manual_seed(0)
+    attention = Attention(24, 4, backend="varlen")  # what is not packed goes through sdpa
+    with using("explicit"):
+        want = attention(x, mask=table)
+    torch.testing.assert_close(attention(x, mask=table), want)
     with pytest.raises(ConfigError, match="runs on a GPU"):
         Attention(24, 4, backend="varlen")(x, mask=packed)
 

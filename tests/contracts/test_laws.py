@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.decoding.search import beam_search, greedy
+from regard.errors import RegardError
 from regard.models import Encoder, Generator, LanguageModel, Seq2Seq
 from regard.training.loss import cross_entropy
 from tests.families import FAMILIES, LANGUAGE_MODELS, SEQ2SEQ, TRANSFORMERS, WRITERS, outputs, sentences, small
@@ -210,10 +211,88 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there(name: str) -> Non
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 @pytest.mark.parametrize("name", WRITERS)
 def test_beam_of_one_is_greedy(name: str, length_penalty: float) -> None:
+    """The best word at each position, found by asking the model step by step."""
     model = small(name)
     assert isinstance(model, Generator)
     beams = beam_search(model, Tokens.pad(SOURCES), beam_size=1, max_length=12, length_penalty=length_penalty)
     assert [beam[0].tokens for beam in beams] == [found.tokens for found in greedy(model, Tokens.pad(SOURCES), max_length=12)]
+    for source, beam in zip(SOURCES, beams, strict=True):
+        state, logits = model.start(model.encode(Tokens.pad([source])), 12)
+        words: list[int] = []
+        while len(words) < 12 and (word := int(logits[0].argmax())) != 2:
+            words.append(word)
+            logits = model.step(torch.tensor([[word]]), state)[:, -1]
+        assert beam[0].tokens == tuple(words)
+
+
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, "transformer-base"])
+@torch.no_grad()
+def test_caches_longer_than_one_reach(name: str) -> None:
+    """Views of a cache grow with its fill; the words before must stay in sight."""
+    model = small(name, context=200)
+    assert isinstance(model, Generator)
+    words = torch.tensor(sentences(140, 140, seed=9))
+    state, first = model.start(model.encode(Tokens.pad(SOURCES[:2])), 150)
+    steps = torch.cat([first[:, None], *(model.step(words[:, i : i + 1], state) for i in range(140))], 1)
+    for row in range(2):
+        text = [*SOURCES[row], *words[row].tolist()]
+        if model.config.kind == "lm":
+            want = model(Tokens.pad([text]))[0, len(SOURCES[row]) - 1 :]
+        else:
+            want = model(Tokens.pad([SOURCES[row]]), Tokens.pad([[1, *words[row].tolist()]]))[0]
+        torch.testing.assert_close(steps[row], want, **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", WRITERS)
+@torch.no_grad()
+def test_half_precision_follows_float64(name: str, dtype: torch.dtype) -> None:
+    """Logits, and the score that search reports, which is summed in float32 whatever the model's precision."""
+    exact = small(name)
+    rounded = copy.deepcopy(exact).to(dtype)
+    exact.load_state_dict({key: tensor.double() for key, tensor in rounded.state_dict().items()})
+    assert isinstance(rounded, Generator)
+    source, target = Tokens.pad(SOURCES), Tokens.pad(TARGETS)
+    got, want = outputs(rounded, source, target).double()[target.real], outputs(exact, source, target)[target.real]
+    assert float((got - want).norm() / want.norm()) < 0.05
+    for row, hypotheses in enumerate(beam_search(rounded, source, beam_size=2, max_length=6)):
+        words = [*hypotheses[0].tokens, *([2] if hypotheses[0].ended else [])]
+        state, logits = rounded.start(rounded.encode(Tokens.pad([SOURCES[row]])), 6)
+        total = 0.0
+        for word in words:
+            total += float(logits[0].float().log_softmax(-1)[word])
+            logits = rounded.step(torch.tensor([[word]]), state)[:, -1] if word != 2 else logits
+        assert hypotheses[0].log_probability == pytest.approx(total, abs=0.05)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_autocast_trains(name: str) -> None:
+    model = small(name).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = outputs(model, Tokens.pad(SOURCES), Tokens.pad(TARGETS))
+        loss = cross_entropy(logits, Tokens.pad(TARGETS).ids, Tokens.pad(TARGETS).real)
+    loss.total.backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert loss.total.isfinite()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@torch.no_grad()
+def test_rows_must_be_all_there(name: str) -> None:
+    model = small(name)
+    assert isinstance(model, Generator)
+    state, _ = model.start(model.encode(Tokens.pad(SOURCES)), 5)
+    with pytest.raises(RegardError, match="has 3 rows and 1 were given"):
+        model.step(torch.tensor([[4]]), state)
+
+
+def test_scores_that_are_not_numbers_are_an_error() -> None:
+    model = small("gpt2")
+    assert isinstance(model, Generator)
+    with torch.no_grad():
+        model.embed.weight.fill_(float("nan"))
+    with pytest.raises(RegardError, match="scores that are not numbers"):
+        greedy(model, Tokens.pad(SOURCES), max_length=3)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -280,6 +359,22 @@ def test_compiled_never_recompiles_after_warm_up(name: str) -> None:
     with torch.compiler.set_stance("fail_on_recompile"):
         for seed in range(1, 4):
             torch.testing.assert_close(outputs(model, *batch(seed)), eager[seed], **EXACT)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("name", ["transformer-base", "t5-small", "gpt2", "llama-tiny", "bert-base"])
+def test_a_whole_model_compiles_without_a_break(name: str) -> None:
+    """Masks, positions and all, padded and packed, in one graph each; other words of the same shape run the same code."""
+    model = small(name)
+    batches = [(Tokens.pad(sentences(8, 3, seed=seed)), Tokens.pad(sentences(8, 5, seed=seed + 1))) for seed in range(3)]
+    packs = [(Tokens.pack(sentences(8, 3, seed=seed)), Tokens.pack(sentences(8, 5, seed=seed + 1))) for seed in range(3)]
+    torch.compiler.reset()
+    compiled = torch.compile(lambda source, target: outputs(model, source, target), backend="eager", fullgraph=True, dynamic=False)
+    for layout in (batches, packs):
+        torch.testing.assert_close(compiled(*layout[0]), outputs(model, *layout[0]), **EXACT)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for batch in (*batches[1:], *packs[1:]):
+            torch.testing.assert_close(compiled(*batch), outputs(model, *batch), **EXACT)
 
 
 @torch.no_grad()

@@ -84,7 +84,7 @@ def test_rotary_phases_are_float32_for_half_precision() -> None:
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
 def test_alibi_slopes_equal_bloom(heads: int) -> None:
     theirs = build_alibi_tensor(torch.ones(1, 5), heads, torch.float32).reshape(heads, 5)  # slope × key position
-    torch.testing.assert_close(torch.tensor(alibi_slopes(heads))[:, None] * torch.arange(5), theirs)
+    torch.testing.assert_close(alibi_slopes(heads)[:, None] * torch.arange(5), theirs)
     bias = Alibi(heads).place(torch.tensor([[4]]), torch.arange(5)[None], torch.float32).bias
     assert bias is not None
     torch.testing.assert_close(bias[0, :, 0].softmax(-1), theirs.softmax(-1))  # they count from the first key, we from the query

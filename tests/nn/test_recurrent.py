@@ -46,7 +46,7 @@ def test_additive_attention_is_the_formula() -> None:
     attention = AdditiveAttention(4).double()
     query, memory = torch.randn(2, 4, dtype=torch.double), torch.randn(2, 5, 4, dtype=torch.double)
     lengths = torch.tensor([5, 3])
-    context = attention(query, memory, attention.keys(memory), Padding.of_lengths(lengths, 5).build(1, 5))
+    context, found = attention(query, memory, attention.keys(memory), Padding.of_lengths(lengths, 5).build(1, 5))
     w, b, u, v = attention.of_query.weight, attention.of_query.bias, attention.of_key.weight, attention.score.weight[0]
     for row, length in enumerate(lengths.tolist()):
         scores = [float(v @ torch.tanh(w @ query[row] + b + u @ memory[row, j])) for j in range(length)]  # e_ij
@@ -54,6 +54,7 @@ def test_additive_attention_is_the_formula() -> None:
         weights = [math.exp(score) / total for score in scores]  # α_ij
         want = sum(weight * memory[row, j] for j, weight in enumerate(weights))  # c_i
         torch.testing.assert_close(context[row], want)
+        torch.testing.assert_close(found[row, :length], torch.tensor(weights, dtype=torch.double))
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -74,7 +75,22 @@ def test_plain_decoder_is_told_nothing_but_the_last_state(cell: str) -> None:
 def test_a_source_of_nothing_is_no_error() -> None:
     attention = AdditiveAttention(4)
     memory = torch.randn(1, 2, 4)
-    context = attention(torch.randn(1, 4), memory, attention.keys(memory), Padding(torch.tensor([[False, False]])).build(1, 2))
+    context, _ = attention(torch.randn(1, 4), memory, attention.keys(memory), Padding(torch.tensor([[False, False]])).build(1, 2))
     assert (context == 0).all()
     states, _ = RecurrentEncoder(4, 1)(memory, torch.tensor([0]))
     assert not states.isnan().any()
+
+
+def test_the_alignment_of_every_word_is_recorded() -> None:
+    """The picture that made attention famous: for each target word, which source words it was looking at."""
+    from regard.data.batch import Tokens
+    from regard.nn import record
+    from tests.families import sentences, small
+
+    model = small("rnn-attention")
+    with record(model) as taps:
+        model(Tokens.pad(sentences(5, 3)), Tokens.pad(sentences(4, 4)))
+    weights = taps["decoder.attention.weights"]
+    assert weights.shape == (2, 4, 5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.double))
+    assert (weights[1, :, 3:] == 0).all()

@@ -1,0 +1,104 @@
+"""How good outputs are: BLEU and chrF as sacreBLEU measures them, perplexity, accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from regard.errors import CorpusError
+
+
+@dataclass(frozen=True)
+class Score:
+    """A figure, and the signature that says how it was measured."""
+
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of translations against references. BLEU and chrF: 0 to 100, higher is better; TER: edits per 100 words, lower is better."""
+
+    bleu: Score
+    chrf: Score
+    ter: Score | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: score for name, score in asdict(self).items() if score is not None}
+
+
+def translation_scores(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", ter: bool = False) -> Scores:
+    """sacreBLEU's figures for detokenised text. Text that is in tokens already, spaces between, is scored with tokenize = "none"."""
+    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    _check_pairs(hypotheses, references, "hypotheses", "references")
+
+    def measured(metric: Metric) -> Score:
+        value = metric.corpus_score(hypotheses, [references]).score
+        return Score(float(value), str(metric.get_signature()))
+
+    # force: no complaint that text in tokens is in tokens
+    bleu = measured(BLEU(tokenize=tokenize, force=tokenize == "none"))
+    return Scores(bleu, measured(CHRF()), measured(TER()) if ter else None)
+
+
+def perplexity(total: float, count: int) -> float:
+    """Between how many equally likely tokens the model wavers, on average: from a summed loss and the tokens it is the sum of."""
+    if count < 1:
+        raise CorpusError("there are no tokens to measure perplexity on")
+    try:
+        return math.exp(total / count)
+    except OverflowError:
+        return math.inf
+
+
+def accuracy(predicted: Sequence[Any], gold: Sequence[Any]) -> float:
+    """The share of predictions that are right."""
+    _check_pairs(predicted, gold, "predictions", "right answers")
+    return sum(a == b for a, b in zip(predicted, gold, strict=True)) / len(gold)
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """The share of hypotheses that are their reference, character by character."""
+    return accuracy(hypotheses, references)
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often each label was taken for each: counts[i][j] times, labels[i] was right and labels[j] was predicted."""
+
+    labels: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def accuracy(self) -> float:
+        return sum(row[i] for i, row in enumerate(self.counts)) / sum(map(sum, self.counts))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"labels": list(self.labels), "counts": [list(row) for row in self.counts], "accuracy": self.accuracy}
+
+
+def confusion(predicted: Sequence[str], gold: Sequence[str], labels: Sequence[str] | None = None) -> Confusion:
+    """The table of right and predicted labels; without `labels`, of all that occur, in alphabetical order."""
+    _check_pairs(predicted, gold, "predictions", "right answers")
+    occurring = {*predicted, *gold}
+    labels = sorted(occurring) if labels is None else labels
+    strange = sorted(occurring - set(labels))
+    if strange:
+        raise CorpusError(f"the label {strange[0]!r} is not one of {', '.join(labels)}")
+    times = Counter(zip(gold, predicted, strict=True))
+    return Confusion(tuple(labels), tuple(tuple(times[right, taken] for taken in labels) for right in labels))
+
+
+def _check_pairs(given: Sequence[Any], wanted: Sequence[Any], given_name: str, wanted_name: str) -> None:
+    if len(given) != len(wanted):
+        raise CorpusError(f"{len(given)} {given_name} for {len(wanted)} {wanted_name}; each needs its own")
+    if not given:
+        raise CorpusError(f"there are no {given_name} to score")

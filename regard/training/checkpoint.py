@@ -1,0 +1,225 @@
+"""Where training stood, on disk: whole or not at all, with checksums, and without pickle.
+
+step-N/  model.safetensors (weights) · state.safetensors and state.json (all else) · SHA256SUMS
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from regard.errors import BundleError, TrainingError
+from regard.storage import read_json, read_tensors, replacing, write_tensors
+
+STATE = "state.json"
+STATE_TENSORS = "state.safetensors"
+SUMS = "SHA256SUMS"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One step's checkpoint; weights and state are read when they are asked for."""
+
+    step: int
+    folder: Path
+    score: float | None = None
+
+    def weights(self) -> dict[str, Tensor]:
+        return read_tensors(self.folder)
+
+    def state(self) -> dict[str, Any]:
+        path = self.folder / STATE_TENSORS
+        try:
+            # Copies, because kernels round differently where a tensor is not aligned, and tensors in a file are not.
+            tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        except (SafetensorError, OSError) as error:
+            raise TrainingError(f"can't read {path}: {error}; resume from an earlier checkpoint") from error
+        return dict(_unpacked(read_json(self.folder / STATE)["state"], tensors))
+
+    def damage(self) -> str | None:
+        """Which file is not as it was written, and in what way; None: all are."""
+        sums = self.folder / SUMS
+        try:
+            lines = [line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines()]
+            listed = {name: digest for digest, name in lines}
+        except (OSError, ValueError):
+            return f"{sums} is missing or damaged"
+        present = {path.name for path in self.folder.iterdir() if not path.name.startswith(".")} - {SUMS}
+        if present - listed.keys():
+            return f"{sums} lacks {min(present - listed.keys())}"
+        for name, digest in listed.items():
+            if name not in present:
+                return f"{self.folder / name} is missing"
+            try:
+                if _digest(self.folder / name) != digest:
+                    return f"{self.folder / name} is damaged: its checksum differs"
+            except OSError as error:
+                return f"can't read {self.folder / name}: {error.strerror}"
+        return None
+
+
+class Checkpoints:
+    """The checkpoints of a run: the last `keep`, and besides them the one with the best score. One process writes them."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def save(self, step: int, weights: Mapping[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> Path:
+        """Writes the checkpoint of a step and then removes those that are no longer kept. A higher score is better.
+
+        The state may hold dicts (with keys of text or numbers), lists and tuples of tensors, numbers, text, True, False and None.
+        """
+        tensors: dict[str, Tensor] = {}
+        packed = _packed({"step": step, "score": score, "state": state}, tensors, "")
+        self._tidy()
+        path = self.folder / f"step-{step}"
+        with replacing(path) as new:
+            write_tensors(new, _apart(weights))
+            save_file(_apart(tensors), new / STATE_TENSORS)
+            (new / STATE).write_text(json.dumps(packed, allow_nan=False), encoding="utf-8")
+            names = sorted(file.name for file in new.iterdir())
+            (new / SUMS).write_text("".join(f"{_digest(new / name)}  {name}\n" for name in names), encoding="utf-8")
+        self._prune(step)
+        return path
+
+    def all(self) -> list[Checkpoint]:
+        """Every checkpoint, the oldest first, damaged ones too."""
+        if not self.folder.is_dir():
+            return []
+        places = {_step(path): path for path in [*self._set_aside(), *self.folder.glob("step-*")]}
+        return [Checkpoint(step, path, _score(path)) for step, path in sorted(places.items()) if step >= 0]
+
+    def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that is whole. `warn` is told of each damaged one, and of what is used instead."""
+        return _first_whole(self.all()[::-1], warn)
+
+    def best(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """The checkpoint with the highest score (of equal ones the first) that is whole; None where none has a score."""
+        return _first_whole(_by_score(self.all()), warn)
+
+    def _prune(self, step: int) -> None:
+        """Later checkpoints stay: they are another attempt's, or damaged and yet to be replaced, and count for nothing here."""
+        present = [checkpoint for checkpoint in self.all() if checkpoint.step <= step]
+        kept = {checkpoint.step for checkpoint in [*present[-self.keep :], *_by_score(present)[:1]]}
+        for checkpoint in present:
+            if checkpoint.step not in kept:
+                # First out of sight, so that a half-removed one is never taken for a checkpoint.
+                with suppress(OSError):
+                    checkpoint.folder.rename(self.folder / f".{checkpoint.folder.name}.removed")
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Removes what interrupted saves and removals left behind. Only who saves may do so: to others, a save under way looks the same."""
+        for path in self._set_aside():
+            with suppress(OSError):
+                path.rename(self.folder / path.name)
+        for path in self.folder.glob(".step-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _set_aside(self) -> list[Path]:
+        """Checkpoints that were moved out of the way for new ones of the same step, which then never came."""
+        return [path for path in self.folder.glob(".step-*.old.*/step-*") if not (self.folder / path.name).exists()]
+
+
+def _first_whole(checkpoints: list[Checkpoint], warn: Callable[[str], None]) -> Checkpoint | None:
+    damages = []
+    found = None
+    for checkpoint in checkpoints:
+        damage = checkpoint.damage()
+        if damage is None:
+            found = checkpoint
+            break
+        damages.append(damage)
+    instead = "and no other checkpoint is whole" if found is None else f"{found.folder.name} is used instead"
+    for damage in damages:
+        warn(f"{damage}; {instead}")
+    return found
+
+
+def _by_score(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    scored = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None and not math.isnan(checkpoint.score)]
+    return sorted(scored, key=lambda checkpoint: (-(checkpoint.score or 0.0), checkpoint.step))
+
+
+def _step(folder: Path) -> int:
+    """-1: no checkpoint's folder."""
+    matched = re.fullmatch(r"step-(\d+)", folder.name)
+    return int(matched[1]) if matched and folder.is_dir() else -1
+
+
+def _score(folder: Path) -> float | None:
+    try:
+        score = _unpacked(read_json(folder / STATE).get("score"), {})
+    except BundleError:
+        return None
+    return float(score) if isinstance(score, int | float) else None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, none sharing memory with another, which safetensors refuses to write."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return result
+
+
+def _packed(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
+    """A value as JSON; what JSON has no word for becomes {"$kind": …}, and tensors go into `tensors`."""
+    if isinstance(value, Tensor):
+        name = f"{len(tensors)}{where}"  # the number makes it unique, the place is for people
+        tensors[name] = value
+        return {"$tensor": name}
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise TrainingError(f"a checkpoint's state can't have the key {key!r} at '{where[1:]}'; use text or whole numbers")
+        entries = {key: _packed(entry, tensors, f"{where}.{key}") for key, entry in value.items()}
+        plain = all(isinstance(key, str) and not key.startswith("$") for key in entries)
+        return entries if plain else {"$dict": [[key, entry] for key, entry in entries.items()]}
+    if isinstance(value, list | tuple):
+        items = [_packed(item, tensors, f"{where}.{index}") for index, item in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if value is None or type(value) in (bool, int, str):
+        return value
+    kind = type(value).__name__
+    raise TrainingError(f"a checkpoint's state can't hold a value of type {kind} at '{where[1:]}'; make it a tensor, number or text")
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    match value:
+        case {"$tensor": name}:
+            return tensors[name]
+        case {"$dict": entries}:
+            return {key: _unpacked(entry, tensors) for key, entry in entries}
+        case {"$tuple": items}:
+            return tuple(_unpacked(item, tensors) for item in items)
+        case {"$float": text}:
+            return float(text)
+        case dict():
+            return {key: _unpacked(entry, tensors) for key, entry in value.items()}
+        case list():
+            return [_unpacked(item, tensors) for item in value]
+    return value

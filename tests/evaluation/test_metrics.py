@@ -1,0 +1,95 @@
+"""Figures equal those of the libraries and command lines that others use."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import confusion_matrix
+
+from regard.errors import CorpusError
+from regard.evaluation.metrics import accuracy, confusion, exact_match, perplexity, translation_scores
+from regard.training.loss import cross_entropy
+
+REFERENCES = [
+    'Zwei junge Männer, beide "blond", stehen im Garten (bei 3,5 °C).',
+    "Die Frau sagte: „Das kostet 1.234,56 €!“ – und ging.",
+    "It's a well-known fact: dogs can't fly, but they'd like to...",
+    "Ein Hund läuft über die grüne Wiese & bellt.",
+    "Was ist das? Niemand weiß es; niemand fragt.",
+]
+HYPOTHESES = [
+    'Zwei junge Männer, beide "blond", stehen in einem Garten (bei 3,5 °C).',
+    "Die Frau sagte: „Das kostet 1.234,50 €“ und ging weg.",
+    "It's a well known fact: dogs can't fly, but they would like to...",
+    "ein Hund läuft über eine grüne Wiese und bellt.",
+    "",
+]
+
+
+def command_line(tmp_path: Path, *options: str) -> dict[str, dict[str, str | float]]:
+    (tmp_path / "ref").write_text("".join(f"{line}\n" for line in REFERENCES), encoding="utf-8")
+    (tmp_path / "hyp").write_text("".join(f"{line}\n" for line in HYPOTHESES), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "hyp"), "-w", "10"]
+    done = subprocess.run([*command, "-m", "bleu", "chrf", "ter", *options], capture_output=True, text=True, check=True)
+    return {entry["name"]: entry for entry in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "none", "intl"])
+def test_scores_are_those_of_sacrebleus_command_line(tmp_path: Path, tokenize: str) -> None:
+    theirs = command_line(tmp_path, "--tokenize", tokenize, "--force")
+    ours = translation_scores(HYPOTHESES, REFERENCES, tokenize=tokenize, ter=True)
+    assert ours.ter is not None
+    for name, score in (("BLEU", ours.bleu), ("chrF2", ours.chrf), ("TER", ours.ter)):
+        assert score.value == pytest.approx(theirs[name]["score"], abs=1e-9), name
+        assert score.signature == theirs[name]["signature"]
+    assert 0 < ours.bleu.value < 100
+    assert f"tok:{tokenize}|" in ours.bleu.signature
+    assert "version:" in ours.chrf.signature
+
+
+def test_scores_as_json() -> None:
+    scores = translation_scores(REFERENCES, REFERENCES)
+    assert json.loads(json.dumps(scores.as_json())) == scores.as_json()
+    assert scores.as_json().keys() == {"bleu", "chrf"}
+    assert scores.as_json()["bleu"] == {"value": pytest.approx(100), "signature": scores.bleu.signature}
+
+
+def test_each_hypothesis_needs_its_reference() -> None:
+    with pytest.raises(CorpusError, match="5 hypotheses for 4 references; each needs its own"):
+        translation_scores(HYPOTHESES, REFERENCES[:-1])
+    with pytest.raises(CorpusError, match="there are no hypotheses to score"):
+        translation_scores([], [])
+    with pytest.raises(CorpusError, match="1 predictions for 2 right answers"):
+        accuracy(["a"], ["a", "b"])
+
+
+def test_perplexity() -> None:
+    loss = cross_entropy(torch.zeros(7, 31, dtype=torch.double), torch.zeros(7, dtype=torch.long))
+    assert perplexity(float(loss.total), int(loss.count)) == pytest.approx(31)  # even odds among 31 words
+    assert perplexity(0.0, 3) == 1
+    assert perplexity(1e6, 1) == math.inf
+    with pytest.raises(CorpusError, match="no tokens"):
+        perplexity(0.0, 0)
+
+
+def test_accuracy_and_confusion() -> None:
+    gold = ["cat", "dog", "dog", "emu", "cat", "dog"]
+    predicted = ["cat", "dog", "cat", "dog", "cat", "dog"]
+    table = confusion(predicted, gold)
+    assert table.labels == ("cat", "dog", "emu")
+    assert [list(row) for row in table.counts] == confusion_matrix(gold, predicted).tolist()
+    assert table.accuracy == accuracy(predicted, gold) == pytest.approx(4 / 6)
+    assert table.as_json() == {"labels": ["cat", "dog", "emu"], "counts": [[2, 0, 0], [1, 2, 0], [0, 1, 0]], "accuracy": table.accuracy}
+    assert confusion(["dog"], ["dog"], labels=["emu", "dog"]).counts == ((0, 0), (0, 1))
+    with pytest.raises(CorpusError, match="the label 'emu' is not one of cat, dog"):
+        confusion(predicted, gold, labels=["cat", "dog"])
+
+
+def test_exact_match() -> None:
+    assert exact_match(["1 2 3", "4 5", "6"], ["1 2 3", "5 4", "6 "]) == pytest.approx(1 / 3)
