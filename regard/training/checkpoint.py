@@ -98,7 +98,7 @@ class Checkpoints:
         """Every checkpoint, the oldest first, damaged ones too."""
         if not self.folder.is_dir():
             return []
-        places = {_step(path): path for path in [*self._set_aside(), *self.folder.glob("step-*")]}
+        places = {_step(name): path for name, path in [*self._set_aside(), *((path.name, path) for path in self.folder.glob("step-*/"))]}
         return [Checkpoint(step, path, _score(path)) for step, path in sorted(places.items()) if step >= 0]
 
     def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -122,15 +122,16 @@ class Checkpoints:
 
     def _tidy(self) -> None:
         """Removes what interrupted saves and removals left behind. Only who saves may do so: to others, a save under way looks the same."""
-        for path in self._set_aside():
+        for name, path in self._set_aside():
             with suppress(OSError):
-                path.rename(self.folder / path.name)
+                path.rename(self.folder / name)
         for path in self.folder.glob(".step-*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _set_aside(self) -> list[Path]:
-        """Checkpoints that were moved out of the way for new ones of the same step, which then never came."""
-        return [path for path in self.folder.glob(".step-*.old.*/step-*") if not (self.folder / path.name).exists()]
+    def _set_aside(self) -> list[tuple[str, Path]]:
+        """Checkpoints, by name, that were moved out of the way for new ones of the same step, which then never came."""
+        found = [(path.name.split(".")[1], path) for path in self.folder.glob(".step-*.old/")]
+        return [(name, path) for name, path in found if not (self.folder / name).exists()]
 
 
 def _first_whole(checkpoints: list[Checkpoint], warn: Callable[[str], None]) -> Checkpoint | None:
@@ -153,10 +154,10 @@ def _by_score(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     return sorted(scored, key=lambda checkpoint: (-(checkpoint.score or 0.0), checkpoint.step))
 
 
-def _step(folder: Path) -> int:
+def _step(name: str) -> int:
     """-1: no checkpoint's folder."""
-    matched = re.fullmatch(r"step-(\d+)", folder.name)
-    return int(matched[1]) if matched and folder.is_dir() else -1
+    matched = re.fullmatch(r"step-(\d+)", name)
+    return int(matched[1]) if matched else -1
 
 
 def _score(folder: Path) -> float | None:

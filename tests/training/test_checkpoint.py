@@ -238,7 +238,7 @@ def test_reading_what_is_damaged_says_so(tmp_path: Path) -> None:
 def test_leftovers_and_strangers_are_not_taken_for_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, filled(1), {})
-    for name in (".step-2.x7_a", ".step-1.removed", ".step-3.old.abc", "step-", "step-2.bak", "notes"):
+    for name in (".step-2.x7_a", ".step-1.removed", ".step-3.abc.removed", "step-", "step-2.bak", "notes"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_text("half a mod")
     (tmp_path / "step-9").write_text("a file")
@@ -251,9 +251,7 @@ def test_leftovers_and_strangers_are_not_taken_for_checkpoints(tmp_path: Path) -
 def test_a_checkpoint_set_aside_for_one_that_never_came_is_found(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.save(7, filled(7), {})
-    aside = tmp_path / ".step-7.old.abc"
-    aside.mkdir()
-    (tmp_path / "step-7").rename(aside / "step-7")
+    (tmp_path / "step-7").rename(tmp_path / ".step-7.abc.old")
     assert found(tmp_path).step == 7
     assert same(found(tmp_path).weights(), filled(7))
     checkpoints.save(8, filled(8), {})
@@ -271,7 +269,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
         checkpoints = Checkpoints(disk / "run", keep=3)
         checkpoints.save(1, filled(1), {"a": torch.ones(4)})
         for weights, state in [(filled(2, 200_000), {}), (filled(2), {"a": torch.ones(200_000)}), (filled(2), {"a": "x" * 800_000})]:
-            with pytest.raises(RegardError, match=r"could not write .*step-2: .*free some space or choose another folder"):
+            with pytest.raises(RegardError, match=r"could not write .*step-2: .*free some space, or choose another folder"):
                 checkpoints.save(2, weights, state)
             assert found(disk / "run").step == 1
             assert same(found(disk / "run").state(), {"a": torch.ones(4)})
