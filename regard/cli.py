@@ -80,6 +80,80 @@ def import_(
     print(f"{out}: {describe(summary.config)}, {summary.parameters:,} parameters", file=sys.stderr)
 
 
+class TaskName(StrEnum):
+    TRANSLATE = "translate"
+    LM = "lm"
+    MLM = "mlm"
+    CLASSIFY = "classify"
+
+
+DataDir = Annotated[Path | None, typer.Option(envvar="REGARD_DATA", help="Where data files that a recipe names are looked for.")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe (TOML). Without one, give --task and --train.")] = None,
+    task: Annotated[TaskName | None, typer.Option(help="What the model is to learn.")] = None,
+    train: Annotated[list[str] | None, typer.Option(help="A file to learn from; may be given again.")] = None,
+    dev: Annotated[
+        list[str] | None, typer.Option(help="A file to validate on; without one, some of the training data is kept apart.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/NAME by default.")] = None,
+    set: Annotated[list[str] | None, typer.Option(help="A setting of the recipe, as training.lr=1e-3; may be given again.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in --out.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Train a model, from a recipe or from text files alone."""
+    from regard.recipe import load_recipe, parse_change
+    from regard.training.fit import describe, fitting_recipe
+    from regard.training.run import recipe_of, run_recipe
+    from regard.training.trainer import StoppedError
+
+    if out is None:
+        out = Path("runs") / (recipe.stem if recipe is not None else task.value if task is not None else "run")
+    if resume and recipe is None and task is None:
+        wanted = recipe_of(out)
+    elif recipe is not None:
+        wanted = load_recipe(recipe, set or [])
+    elif task is not None and train:
+        wanted = fitting_recipe(task.value, train, dev or [], [parse_change(change) for change in set or []], data_dir)
+        print(describe(wanted), file=sys.stderr)
+    else:
+        raise typer.BadParameter("give a recipe, or --task and --train")
+    try:
+        print(run_recipe(wanted, out, root=data_dir, resume=resume))
+    except StoppedError as stopped:
+        print(f"regard: {stopped}; go on with: regard train --resume --out {out}", file=sys.stderr)
+        sys.exit(130)
+
+
+data = typer.Typer(help="Look at data files.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command("check")
+def data_check(
+    files: Annotated[list[str], typer.Argument(help="Files to check.")],
+    task: Annotated[TaskName, typer.Option(help="What they are for.")] = TaskName.TRANSLATE,
+    against: Annotated[list[str] | None, typer.Option(help="Dev or test files whose texts must not stand in them.")] = None,
+    data_dir: DataDir = None,
+    format: Annotated[Format, typer.Option(help="How to print it.")] = Format.TEXT,
+) -> None:
+    """Count what is in data files, and name with file and line what is wrong with them."""
+    from rich.console import Console
+
+    from regard.recipe import DataFile
+    from regard.text.check import check
+
+    report = check([DataFile(path=file) for file in files], task.value, [DataFile(path=file) for file in against or []], data_dir)
+    if format is Format.JSON:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        report.show(Console())
+    if report.errors:
+        sys.exit(1)
+
+
 def main() -> None:
     """The command line. A stated error ends it with 1, wrong usage with 2."""
     for stream in (sys.stdout, sys.stderr):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -29,7 +30,7 @@ class DataFile(Settings):
     without: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # drop rows whose column or key has one of these values
     to: str | None = None  # a tag that tells the model what to write, such as a language
     weight: Annotated[float, Field(gt=0)] = 1.0  # how often it is visited, relative to its size
-    sha256: str | None = None  # of the file as it lies there; a different one is an error
+    sha256: str | None = None  # of the file as it lies there (of two, one after the other); a different one is an error
 
     @model_validator(mode="after")
     def _one_or_two_files(self) -> Self:
@@ -135,7 +136,7 @@ KIND_OF: dict[Task, str] = {"translate": "seq2seq", "lm": "lm", "mlm": "encoder"
 
 def load_recipe(path: Path, changes: list[str] | None = None) -> Recipe:
     """A recipe from a TOML file; `base = "other.toml"` is read first, `changes` ("training.lr=1e-3") last."""
-    return parse_recipe(merged(_read(path), *map(parse_change, changes or [])), where=str(path))
+    return parse_recipe(merged(read_toml(path), *map(parse_change, changes or [])), where=str(path))
 
 
 def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
@@ -143,6 +144,24 @@ def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
         return Recipe.model_validate(_files_spelt_out(settings))
     except ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, Recipe)}") from None
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Every setting, defaults too, as a file that load_recipe reads back."""
+    tables = recipe.model_dump(mode="json", exclude_none=True)
+    lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)  # text, numbers and truth values are written alike in both
 
 
 def parse_change(change: str) -> dict[str, Any]:
@@ -169,7 +188,7 @@ def merged(*layers: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base leads back to it; take one of the two out")
     try:
@@ -181,7 +200,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
     base = settings.pop("base", None)
-    return settings if base is None else merged(_read(path.parent / str(base), (*seen, path.resolve())), settings)
+    return settings if base is None else merged(read_toml(path.parent / str(base), (*seen, path.resolve())), settings)
 
 
 def _files_spelt_out(settings: dict[str, Any]) -> dict[str, Any]:

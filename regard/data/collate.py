@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.data.noise import uniform
-from regard.data.plan import Indices, rounded
+from regard.data.plan import Indices, padded_size
 from regard.data.store import Ragged, Store
 from regard.recipe import Task
 
@@ -88,7 +88,7 @@ class Form:
         starts = ragged.edges[indices]
         lengths = ragged.edges[indices + 1] - starts - drop
         if self.packed is None:
-            width = int(rounded(lengths.max()[None])[0])
+            width = padded_size(int(lengths.max()))
             places = np.broadcast_to(np.arange(width), (len(indices), width))
             owners = np.broadcast_to(np.arange(len(indices))[:, None], places.shape)
             real = places < lengths[:, None]

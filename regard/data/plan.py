@@ -82,6 +82,11 @@ def rounded(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return -(-lengths // step) * step
 
 
+def padded_size(length: int) -> int:
+    """The width of a padded batch whose longest row has that length."""
+    return int(rounded(np.array([length]))[0])
+
+
 def _drawn(count: int, groups: npt.NDArray[np.int64] | None, weights: Sequence[float], random: np.random.Generator) -> Indices:
     """Example numbers: each once, or file by file as often as its weight says, a fraction by chance."""
     if groups is None or all(weight == 1.0 for weight in weights):

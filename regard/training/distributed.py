@@ -43,6 +43,14 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def gather(self, value: Any) -> dict[int, Any]:
+        """What each process has, by its rank."""
+        if self.size == 1:
+            return {0: value}
+        boxes: list[Any] = [None] * self.size
+        dist.all_gather_object(boxes, value)
+        return dict(enumerate(boxes))
+
     def share(self, value: Any) -> Any:
         """What the first process has, for all."""
         box = [value]
@@ -89,6 +97,21 @@ def last_part_only(wrapped: nn.Module, last: bool) -> None:
         wrapped.require_backward_grad_sync = last
     elif isinstance(wrapped, FSDPModule):
         wrapped.set_requires_gradient_sync(last)
+
+
+@contextmanager
+def gathered(objective: nn.Module) -> Iterator[None]:
+    """Within, every process has the whole model, so that it can be used in any way. All must do the same things in the same order."""
+    split = [module for module in objective.modules() if isinstance(module, FSDPModule)]
+    for module in split:
+        module.set_reshard_after_forward(False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in split:
+            module.reshard()
+            module.set_reshard_after_forward(True)
 
 
 def whole(tree: Any) -> Any:

@@ -1,0 +1,125 @@
+"""What a run tells: a progress bar or plain lines for people, metrics.jsonl and TensorBoard for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from regard.training.validate import Validation
+
+METRICS = "metrics.jsonl"
+
+
+class Writer(Protocol):
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Report:
+    """Of one run, into its folder and to the terminal. Processes other than the first keep silent."""
+
+    def __init__(self, folder: Path | None, total: int, every: int, console: Console | None = None) -> None:
+        self.folder, self.total, self.every = folder, total, every
+        self.console = console or Console(stderr=True)
+        self.board: Writer | None = None
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+        self.tokens = self.seconds = self.losses = 0.0
+        self.since = 0
+
+    def __enter__(self) -> Report:
+        if self.folder is not None:
+            self.board = _board(self.folder / "tensorboard")
+            if self.console.is_terminal:
+                columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn()]
+                self.bar = Progress(*columns, console=self.console)
+                self.task = self.bar.add_task("training", total=self.total, figures="")
+                self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.board is not None:
+            self.board.close()
+
+    def forget_after(self, step: int) -> None:
+        """Takes back what was written of steps that a resumed run will take again."""
+        if self.folder is None or not (self.folder / METRICS).is_file():
+            return
+        lines = (self.folder / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
+        (self.folder / METRICS).write_text("".join(line for line in lines if _step_of(line) <= step), encoding="utf-8")
+
+    def say(self, message: str) -> None:
+        if self.folder is not None:
+            self.console.print(message, highlight=False, soft_wrap=True)
+
+    def step(self, step: int, total: int, loss: float, norm: float, lr: float, tokens: float, seconds: float) -> None:
+        self.tokens, self.seconds, self.since = self.tokens + tokens, self.seconds + seconds, self.since + 1
+        self.losses += loss if math.isfinite(loss) else 0.0
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step)
+        if step % self.every and step != total:
+            return
+        speed, mean = self.tokens / max(self.seconds, 1e-9), self.losses / self.since
+        figures = {"loss": mean, "perplexity": _exp(mean), "lr": lr, "gradient_norm": norm, "tokens_per_second": speed}
+        line = f"loss {mean:.3f} · perplexity {_exp(mean):.4g} · {speed:,.0f} tokens/s"
+        if self.bar is not None:
+            self.bar.update(self.task, figures=line)
+        else:
+            left = (total - step) * self.seconds / self.since
+            self.say(f"step {step:,} of {total:,} · {line} · lr {lr:.2e} · {_duration(left)} left")
+        self._write(step, {"kind": "train", **figures})
+        self.tokens = self.seconds = self.losses = 0.0
+        self.since = 0
+
+    def validation(self, step: int, measured: Validation, better: bool) -> None:
+        figures = measured.figures
+        if not figures:
+            return
+        names = [("loss", ".3f"), ("perplexity", ".4g"), ("accuracy", ".1%"), ("bleu", ".2f"), ("chrf", ".2f"), ("exact", ".1%")]
+        line = " · ".join(f"{name} {figures[name]:{shape}}" for name, shape in names if name in figures)
+        self.say(f"step {step:,} · dev: {line}{' · best so far' if better else ''}")
+        self._write(step, {"kind": "dev", **figures})
+
+    def _write(self, step: int, figures: dict[str, Any]) -> None:
+        if self.folder is None:
+            return
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "time": round(time.time(), 3), **figures}) + "\n")
+        if self.board is not None:
+            for name, value in figures.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(f"{figures['kind']}/{name}", value, step)
+
+
+def _board(folder: Path) -> Writer | None:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:  # TensorBoard is an extra
+        return None
+    return SummaryWriter(folder)
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # a line that a kill cut short
+        return 2**62
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

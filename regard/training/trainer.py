@@ -1,0 +1,302 @@
+"""The loop: batches, steps, validations and checkpoints, until the recipe's end, a signal, or trouble that it can explain."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from regard.data.collate import Form
+from regard.data.loader import Cursor, Share, Step, steps
+from regard.data.plan import Plan, make_plan
+from regard.errors import ConfigError, TrainingError
+from regard.models import build
+from regard.nn.backends import choose
+from regard.nn.layers import Stack
+from regard.recipe import Recipe
+from regard.training.average import Ema
+from regard.training.checkpoint import Checkpoint, Checkpoints
+from regard.training.distributed import World, last_part_only, load_optimizer, load_weights, spread, whole, wrap
+from regard.training.objective import Objective
+from regard.training.optim import clip, learning_rate, make_optimizer
+from regard.training.prepare import Prepared
+from regard.training.report import Report
+from regard.training.validate import Validation, validate
+
+BAD_IN_A_ROW = 5  # steps without a finite loss before training stops
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it is in a checkpoint."""
+
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    best: float | None = None
+    waiting: int = 0  # validations since the best one
+    accumulate: int = 1
+    bad: int = 0  # steps in a row whose loss was not finite
+    skipped: int = 0  # of those in all
+
+
+class StoppedError(TrainingError):
+    """Training was asked to stop, and has saved where it stood."""
+
+
+class Trainer:
+    """A model on its way. Everything that changes is in it, and all that must last goes into its checkpoints."""
+
+    def __init__(self, recipe: Recipe, prepared: Prepared, checkpoints: Checkpoints, world: World, report: Report) -> None:
+        self.recipe, self.settings, self.prepared = recipe, recipe.training, prepared
+        self.checkpoints, self.world, self.report = checkpoints, world, report
+        self.progress = Progress(accumulate=self.settings.accumulate)
+        self.on_gpu = world.device.type == "cuda"
+        self.packed = self._packs()
+        torch.manual_seed(self.settings.seed)
+        model = build(prepared.config, "varlen" if self.packed and self.on_gpu and self._varlen_can() else "sdpa").to(world.device)
+        smoothing = 0.0 if recipe.task == "classify" else self.settings.label_smoothing
+        self.objective = Objective(model, smoothing)
+        if self.settings.parallel == "fsdp" and self.settings.optimizer == "muon" and world.size > 1:
+            raise ConfigError("Muon needs whole matrices, and fsdp splits them; use optimizer = 'adamw' or parallel = 'ddp'")
+        self.wrapped = wrap(self.objective, world, self.settings.parallel)
+        self.optimizer = make_optimizer(model, self.settings, fused=self.on_gpu)
+        self.ema = Ema(model.state_dict(), self.settings.ema) if self.settings.ema else None
+        if self.settings.compile == "yes" or (self.settings.compile == "auto" and self.on_gpu):
+            for module in model.modules():
+                if isinstance(module, Stack):
+                    module.compile(dynamic=False)
+        torch.manual_seed(self.settings.seed + 1 + world.rank)  # dropout differs between processes, weights must not
+
+    def train(self) -> None:
+        """Goes on from where the run stands to its last step."""
+        with _stop_requested() as requested, self.report:
+            stepping = self._steps()
+            try:
+                while self.progress.step < self.settings.steps and not self._out_of_patience():
+                    stepping = self._one_step(stepping)
+                    ended = self.progress.step == self.settings.steps
+                    if self.progress.step % self.settings.validate_every == 0 or ended:
+                        self._validate()
+                    elif self.progress.step % self.settings.checkpoint_every == 0:
+                        self.save()
+                    if self._anyone(requested()):
+                        self.save()
+                        raise StoppedError(f"stopped after step {self.progress.step:,}, with all of it saved")
+            finally:
+                stepping.close()  # type: ignore[attr-defined]
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Goes back to where a checkpoint was taken, to the last bit."""
+        state = checkpoint.state()
+        load_weights(self.objective.model, checkpoint.weights())
+        load_optimizer(self.optimizer, state["optimizer"])
+        if self.ema is not None:
+            own = self.ema.state_dict()["weights"]
+            kept = state["ema"]
+            self.ema.load_state_dict({**kept, "weights": {name: spread(tensor, own[name]) for name, tensor in kept["weights"].items()}})
+        progress = dict(state["progress"])
+        self.progress = Progress(**{**progress, "cursor": Cursor(**progress["cursor"])})
+        randomness = state["random"].get(self.world.rank)
+        if randomness is not None:  # another number of processes than before: dropout goes on with fresh numbers
+            torch.set_rng_state(randomness["cpu"])
+            if self.on_gpu and "cuda" in randomness:
+                torch.cuda.set_rng_state(randomness["cuda"], self.world.device)
+
+    def save(self, score: float | None = None) -> None:
+        """A checkpoint of everything; every process takes part, one writes."""
+        weights = whole(self.objective.model.state_dict())
+        state = {
+            "optimizer": whole(self.optimizer.state_dict()),
+            "ema": None if self.ema is None else whole(self.ema.state_dict()),
+            "progress": asdict(self.progress),
+            "random": self.world.gather(self._randomness()),
+        }
+        if self.world.first:
+            self.checkpoints.save(self.progress.step, weights, state, score=score)
+        self.world.wait()
+
+    def _one_step(self, stepping: Iterator[Step]) -> Iterator[Step]:
+        step = next(stepping)
+        started = time.perf_counter()
+        try:
+            loss, norm, tokens = self._update(step)
+        except torch.OutOfMemoryError as error:
+            return self._smaller_parts(stepping, error)
+        self.progress.step += 1
+        self.progress.cursor = step.after
+        if not math.isfinite(loss):
+            self._bad_step()
+        else:
+            self.progress.bad = 0
+        self.report.step(self.progress.step, self.settings.steps, loss, norm, self._lr(), tokens, time.perf_counter() - started)
+        return stepping
+
+    def _update(self, step: Step) -> tuple[float, float, float]:
+        """One update from this process's parts of a batch, all processes together: mean loss, norm of the gradient, tokens."""
+        count, tokens = self.world.sum(sum(part.count for part in step.parts), sum(part.tokens for part in step.parts))
+        total = torch.zeros((), device=self.world.device)
+        for number, part in enumerate(step.parts, 1):
+            last_part_only(self.wrapped, number == len(step.parts))
+            with self._precision():
+                part_total = self.wrapped(part)
+            # Wrappers take the mean over processes; what is wanted is the sum over all, divided by all that counts.
+            (part_total * (self.world.size / max(count, 1))).backward()
+            total += part_total.detach()
+        norm = clip(self.objective.parameters(), self.settings.clip)
+        loss, norm_value = self.world.sum(total, norm / self.world.size)
+        if math.isfinite(loss) and math.isfinite(norm_value):
+            self.optimizer.set_lr(self._lr(next_step=True))
+            self.optimizer.step()
+            if self.ema is not None:
+                self.ema.update(self.objective.model.state_dict())
+        else:
+            loss = math.nan
+        self.optimizer.zero_grad()
+        return loss / max(count, 1), norm_value, tokens
+
+    def _bad_step(self) -> None:
+        self.progress.bad += 1
+        self.progress.skipped += 1
+        self.report.say(f"step {self.progress.step}: the loss is not finite; the step is left out")
+        if self.progress.bad >= BAD_IN_A_ROW:
+            raise TrainingError(
+                f"the loss was not finite {self.progress.bad} times in a row, up to step {self.progress.step}; "
+                "lower training.lr or lengthen training.warmup, and resume"
+            )
+
+    def _smaller_parts(self, stepping: Iterator[Step], error: torch.OutOfMemoryError) -> Iterator[Step]:
+        """Works through each batch in twice as many parts: less memory, the same result."""
+        if self.world.size > 1 or self.progress.accumulate >= 256:
+            raise TrainingError(f"out of memory at step {self.progress.step + 1}; lower training.batch_tokens") from error
+        stepping.close()  # type: ignore[attr-defined]
+        self.optimizer.zero_grad()
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+        self.progress.accumulate *= 2
+        self.report.say(f"out of memory: each batch is now worked through in {self.progress.accumulate} parts, with the same result")
+        return self._steps()
+
+    def _validate(self) -> None:
+        with self._averaged():
+            measured: Validation = validate(
+                self.recipe, self.prepared, self.objective, self.world, self._form(packed=False), self._precision
+            )
+        better = self.progress.best is None or measured.score > self.progress.best
+        self.progress.waiting = 0 if better else self.progress.waiting + 1
+        self.progress.best = measured.score if better else self.progress.best
+        self.report.validation(self.progress.step, measured, better)
+        self.save(measured.score)
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The moving average in the model's place, where there is one."""
+        if self.ema is None:
+            yield
+            return
+        own = {name: tensor.clone() for name, tensor in self.objective.model.state_dict().items()}
+        self.objective.model.load_state_dict(self.ema.weights())
+        try:
+            yield
+        finally:
+            self.objective.model.load_state_dict(own)
+
+    def _steps(self) -> Iterator[Step]:
+        store, data = self.prepared.train, self.recipe.data
+
+        def plan_of(epoch: int) -> Plan:
+            return make_plan(
+                store.lengths,
+                batch_tokens=self.settings.batch_tokens,
+                seed=self.settings.seed,
+                epoch=epoch,
+                groups=store.groups,
+                weights=[file.weight for file in data.train],
+                packed=self.packed,
+            )
+
+        share = Share(self.world.rank, self.world.size, self.progress.accumulate)
+        return steps(store, plan_of, self._form(packed=self.packed), share, self.progress.cursor, self.world.device)
+
+    def _form(self, *, packed: bool) -> Form:
+        config, settings = self.prepared.config, self.settings
+        target = self.prepared.vocabularies.target
+        parts = self.world.size * self.progress.accumulate
+        return Form(
+            self.recipe.task,
+            seed=settings.seed,
+            max_length=self.recipe.data.max_length,
+            vocabulary=config.vocabulary,
+            pad=config.pad_token,
+            mask=target.mask_id,
+            special=4 + len(target.tags) + (target.unknown_id is not None),
+            mask_share=settings.mask_share,
+            prefix_share=settings.prefix_share if getattr(config, "mask", "causal") == "prefix" else None,
+            # Parts of a batch are about as long as each other; a little room for the longest example of one.
+            packed=-(-settings.batch_tokens // parts) + (0 if parts == 1 else self.recipe.data.max_length) if packed else None,
+        )
+
+    def _packs(self) -> bool:
+        """Whether batches are packed rows: on a GPU, where the model allows it."""
+        layout = self.settings.layout
+        if layout == "padded" or self.prepared.config.kind == "rnn":
+            return False
+        return layout == "packed" or (self.on_gpu and self._varlen_can())
+
+    def _varlen_can(self) -> bool:
+        config = self.prepared.config
+        if config.kind == "rnn" or self.settings.precision == "float32":
+            return False
+        try:
+            choose("varlen", positions=config.positions, mask=getattr(config, "mask", None), dropout=config.attention_dropout)
+        except ConfigError:
+            return False
+        return True
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        half = self.settings.precision == "bfloat16" or (self.settings.precision == "auto" and self.on_gpu)
+        return torch.autocast(self.world.device.type, torch.bfloat16) if half else nullcontext()
+
+    def _lr(self, *, next_step: bool = False) -> float:
+        return learning_rate(self.settings, self.progress.step + next_step, self.prepared.config.width)
+
+    def _randomness(self) -> dict[str, torch.Tensor]:
+        kept = {"cpu": torch.get_rng_state()}
+        if self.on_gpu:
+            kept["cuda"] = torch.cuda.get_rng_state(self.world.device)
+        return kept
+
+    def _out_of_patience(self) -> bool:
+        return bool(self.settings.patience) and self.progress.waiting >= self.settings.patience
+
+    def _anyone(self, asked: bool) -> bool:
+        return self.world.sum(float(asked))[0] > 0 if self.world.size > 1 else asked
+
+
+@contextmanager
+def _stop_requested() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and a polite kill end training after the step that is under way; a second Ctrl-C ends it at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not the main thread: signals are someone else's
+        pass
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,118 @@
+"""How good a model is on examples that it has not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.data.batch import Tokens
+from regard.data.collate import Form
+from regard.data.plan import make_plan
+from regard.decoding.search import beam_search
+from regard.evaluation.metrics import exact_match, perplexity, translation_scores
+from regard.models import Generator
+from regard.recipe import Recipe
+from regard.training.distributed import World, gathered
+from regard.training.objective import Objective
+from regard.training.prepare import Prepared
+
+DECODE_TOKENS = 4096  # source tokens decoded at a time
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Figures for the dev set; `score` is the one that decides which checkpoint is best, higher being better."""
+
+    score: float
+    figures: dict[str, Any]
+
+
+@torch.no_grad()
+def validate(
+    recipe: Recipe,
+    prepared: Prepared,
+    objective: Objective,
+    world: World,
+    form: Form,
+    precision: Callable[[], AbstractContextManager[Any]],
+) -> Validation:
+    """Loss, perplexity and accuracy over all of dev, and for translation BLEU and chrF of what the model really writes."""
+    if not len(prepared.dev):
+        return Validation(0.0, {})
+    training = objective.training
+    objective.eval()
+    with gathered(objective):
+        measured = _measured(recipe, prepared, objective, world, form, precision)
+    objective.train(training)
+    return measured
+
+
+def _measured(
+    recipe: Recipe,
+    prepared: Prepared,
+    objective: Objective,
+    world: World,
+    form: Form,
+    precision: Callable[[], AbstractContextManager[Any]],
+) -> Validation:
+    longest = int(prepared.dev.lengths.max()) + 8
+    plan = make_plan(prepared.dev.lengths, batch_tokens=max(recipe.training.batch_tokens, 2 * longest), seed=0, epoch=0, shuffle=False)
+    surprise = correct = count = 0.0
+    for number, indices in enumerate(plan.batches):
+        if number % world.size != world.rank and recipe.training.parallel == "ddp":
+            continue
+        batch = form.collate(prepared.dev, indices, epoch=0).map(lambda x: x.to(world.device))
+        with precision():
+            measured = objective.measure(batch)
+        surprise, correct, count = surprise + float(measured.surprise), correct + float(measured.correct), count + measured.count
+    surprise, correct, count = world.sum(surprise, correct, count)
+    figures: dict[str, Any] = {
+        "loss": surprise / max(count, 1),
+        "perplexity": perplexity(surprise, max(int(count), 1)),
+        "accuracy": correct / max(count, 1),
+    }
+    score = figures["accuracy"] if recipe.task == "classify" else -figures["loss"]
+    if recipe.task == "translate" and prepared.dev_rows:
+        figures |= _translations(recipe, prepared, objective, world, precision)
+        score = figures["bleu"] if figures["bleu"] > 0 else score
+    return Validation(score, figures)
+
+
+def _translations(
+    recipe: Recipe, prepared: Prepared, objective: Objective, world: World, precision: Callable[[], AbstractContextManager[Any]]
+) -> dict[str, Any]:
+    model = objective.model
+    assert isinstance(model, Generator)
+    source, target = prepared.vocabularies.source, prepared.vocabularies.target
+    sources = [
+        [*source.encode(row.texts[0], tag), source.end_id][-prepared.config.context :]
+        for row, tag in zip(prepared.dev_rows, prepared.dev_tags, strict=True)
+    ]
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    found: dict[int, str] = {}
+    while order:
+        size = max(1, DECODE_TOKENS // len(sources[order[-1]]) // recipe.decoding.beam_size)
+        part, order = order[-size:], order[:-size]
+        with precision():
+            outputs = beam_search(
+                model,
+                Tokens.pad([sources[index] for index in part], device=world.device),
+                beam_size=recipe.decoding.beam_size,
+                max_length=recipe.decoding.max_length,
+                length_penalty=recipe.decoding.length_penalty,
+            )
+        found |= {index: target.decode(list(best[0].tokens)) for index, best in zip(part, outputs, strict=True)}
+    hypotheses = [found[index] for index in range(len(sources))]
+    references = [row.texts[1] for row in prepared.dev_rows]
+    scores = translation_scores(hypotheses, references)
+    return {
+        "bleu": scores.bleu.value,
+        "chrf": scores.chrf.value,
+        "exact": exact_match(hypotheses, references),
+        "signature": scores.bleu.signature,
+        "example": {"source": prepared.dev_rows[0].texts[0], "hypothesis": hypotheses[0], "reference": references[0]},
+    }
