@@ -11,6 +11,7 @@ import random
 import resource
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -30,10 +31,10 @@ def write_pairs(path: Path, count: int) -> None:
     """Sentences of made-up words, frequent and rare as in real text, each pair different."""
     chance = random.Random(0)
     words = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 4))) for _ in range(40_000)]
-    weights = [1 / (rank + 5) for rank in range(len(words))]
+    shares = list(accumulate(1 / (rank + 5) for rank in range(len(words))))
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
-            chosen = chance.choices(words, weights, k=chance.randint(3, 14))
+            chosen = chance.choices(words, cum_weights=shares, k=chance.randint(3, 14))
             file.write(f"{' '.join(chosen)} {number}.\t{' '.join(reversed(chosen))} {number}!\n")
 
 

@@ -102,7 +102,8 @@ class Form:
             # What is left of the row is a document of its own, or several where it is longer than any may be.
             rest = np.arange(edges[-1], self.packed, self.max_length)[1:]
             filled = np.concatenate((edges, rest))
-            size = -(-(len(filled) + 1) // EDGES_STEP) * EDGES_STEP
+            # As many documents on the side of the source as on that of the target, whatever is left over there.
+            size = -(-(len(indices) + 2 + -(-self.packed // self.max_length)) // EDGES_STEP) * EDGES_STEP
             filled = np.concatenate((filled, np.full(size - len(filled), self.packed)))
             tokens = Tokens(
                 torch.empty(1, self.packed, dtype=torch.long), edges=torch.from_numpy(filled.astype(np.int32)), longest=self.max_length

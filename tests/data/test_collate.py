@@ -70,6 +70,9 @@ def test_packed_holds_what_padded_holds(tmp_path: Path, task: Any) -> None:
     assert packed.target.edges is not None
     assert int(packed.target.edges.diff().max()) <= packed.target.longest == 16
     assert packed.target.edges[-1] == 96
+    if packed.source is not None:
+        assert packed.source.edges is not None
+        assert packed.source.edges.shape == packed.target.edges.shape  # document by document, kernels go through both
 
 
 def test_masked_words(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ QUIET = Console(quiet=True)
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the processes started here
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 def write_data(folder: Path, task: str, count: int = 300) -> Path:
