@@ -34,8 +34,11 @@ def replacing(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise BundleError(f"can't write to {folder.parent}: {error.strerror}; choose another folder") from error
     try:
-        made.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a model is as open as any other folder
+        made.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a model is as open as what its owner makes
         yield made
+        for path in made.rglob("*"):
+            if path.is_file():
+                path.chmod(0o666 & ~_umask())  # safetensors makes its files private too
         for path in [*made.rglob("*"), made]:
             _sync(path)
         _put_in_place(made, folder)

@@ -55,6 +55,13 @@ def test_a_loaded_model_trains_on(tmp_path: Path) -> None:
     assert any(not torch.equal(model.state_dict()[key], tensor) for key, tensor in before.items())
 
 
+def test_files_are_as_open_as_any_other(tmp_path: Path) -> None:
+    save_bundle(small("gpt2"), tmp_path / "b")
+    (tmp_path / "plain").write_text("")
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "b").iterdir()}
+    assert modes == {(tmp_path / "plain").stat().st_mode & 0o777}
+
+
 def test_precision_can_be_chosen(tmp_path: Path) -> None:
     save_bundle(small("gpt2").float(), tmp_path / "b")
     assert load_bundle(tmp_path / "b", dtype=torch.bfloat16).model.dtype == torch.bfloat16

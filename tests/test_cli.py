@@ -49,12 +49,29 @@ def test_import(tmp_path: Path) -> None:
     assert load_bundle(tmp_path / "ours").config.vocabulary == 61
 
 
+def test_data_check(tmp_path: Path) -> None:
+    (tmp_path / "good.tsv").write_text("a cat\tun gatto\na dog\tun cane\n")
+    (tmp_path / "bad.tsv").write_bytes(b"a cat\tun gatto\nno tab here\nbroken \xff\tx\n\tempty side\na cat\tun gatto\n")
+    good = regard("data", "check", tmp_path / "good.tsv")
+    assert good.returncode == 0
+    bad = regard("data", "check", tmp_path / "bad.tsv", "--against", tmp_path / "good.tsv", "--format", "json")
+    assert bad.returncode == 1
+    assert "Traceback" not in bad.stderr
+    found = json.dumps(json.loads(bad.stdout))
+    assert "bad.tsv:2" in found
+    assert "bad.tsv:3" in found
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["info", "gtp2"], 1, "regard: 'gtp2' is neither a preset nor a folder; did you mean 'gpt2'?"),
         (["info", "/"], 1, "is no bundle"),
         (["import", "nowhere", "out"], 1, "nowhere is no folder"),
+        (["train", "nowhere.toml"], 1, "can't read the recipe nowhere.toml: No such file or directory"),
+        (["train", "--task", "lm", "--train", "nowhere.txt"], 1, "nowhere.txt"),
+        (["train"], 2, "give a recipe, or --task and --train"),
+        (["train", "--resume", "--out", "nowhere"], 1, "nowhere holds no training to resume"),
         (["info"], 2, "Missing argument"),
         (["translete"], 2, "No such command"),
         (["info", "gpt2", "--format", "xml"], 2, "'xml' is not one of"),

@@ -45,7 +45,8 @@ def validate(
         return Validation(0.0, {})
     training = objective.training
     objective.eval()
-    with gathered(objective):
+    # Dev batches are of many shapes and each is read once: not worth compiling for.
+    with gathered(objective), torch.compiler.set_stance("force_eager"):
         measured = _measured(recipe, prepared, objective, world, form, precision)
     objective.train(training)
     return measured

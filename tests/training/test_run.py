@@ -154,6 +154,17 @@ def test_the_same_recipe_gives_the_same_bits(tmp_path: Path) -> None:
     assert not same_weights(tmp_path / "a", tmp_path / "c")
 
 
+def test_a_terminal_shows_a_bar_and_programs_get_their_files(tmp_path: Path) -> None:
+    console = Console(record=True, width=160, file=io.StringIO(), force_terminal=True)
+    run_recipe(recipe(tmp_path, training={"steps": 10}), tmp_path / "run", console=console)
+    shown = console.export_text()
+    assert "training" in shown
+    assert "tokens/s" in shown
+    assert "dev: loss" in shown
+    assert any((tmp_path / "run" / "tensorboard").iterdir())
+    assert (tmp_path / "run" / "bundle" / "README.md").read_text().startswith("# run")
+
+
 def test_patience_ends_a_training(tmp_path: Path) -> None:
     run_recipe(recipe(tmp_path, training={"patience": 2, "validate_every": 5, "steps": 400, "lr": 1e-9}), tmp_path / "run", console=QUIET)
     assert len(losses(tmp_path / "run")) < 100
@@ -280,12 +291,16 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     finish(start(tmp_path / "whole", path))
     chance = random.Random(1)
     out, arguments = tmp_path / "killed", [path]
-    for _ in range(5):
+    for attempt in range(5):
         process = start(out, *arguments)
         begun = _steps_done(out)
         while _steps_done(out) <= begun and process.poll() is None:
             time.sleep(0.02)
-        time.sleep(chance.uniform(0.0, 0.4))
+        if attempt == 2:  # once in the middle of a checkpoint
+            while process.poll() is None and not any((out / "checkpoints").glob(".step-*")):
+                time.sleep(0.0005)
+        else:
+            time.sleep(chance.uniform(0.0, 0.4))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         arguments = ["--resume"]

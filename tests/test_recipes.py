@@ -1,0 +1,54 @@
+"""The recipes that ship: each is valid, names its data with hashes, and describes a model that can be built."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.models import build
+from regard.recipe import load_recipe, parse_recipe, to_toml
+from regard.text.corpus import read_rows
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+RECIPES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_shipped_recipe_is_whole(path: Path) -> None:
+    recipe = load_recipe(path)
+    labels = ("no", "yes") if recipe.task == "classify" else ()
+    size = {"vocabulary": 100} | ({"labels": labels} if labels else {})
+    with torch.device("meta"):
+        build(recipe.model_config_for(**size))
+    for file in (*recipe.data.train, *recipe.data.dev, *recipe.data.test):
+        assert file.sha256 is not None
+    assert recipe.data.synthetic or recipe.data.train
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_survives_being_saved(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    (tmp_path / "saved.toml").write_text(to_toml(recipe))
+    assert load_recipe(tmp_path / "saved.toml") == recipe
+
+
+def test_values_of_every_kind_survive(tmp_path: Path) -> None:
+    file = {"path": 'a "b"\\é.tsv', "only": {"2": ["x", "y"]}, "to": "it", "weight": 0.5}
+    recipe = parse_recipe(
+        {"task": "translate", "data": {"train": [file]}, "training": {"freeze": ["embed"], "lr": 1e-12}, "model": {"layers": 3}}
+    )
+    (tmp_path / "saved.toml").write_text(to_toml(recipe))
+    assert load_recipe(tmp_path / "saved.toml") == recipe
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_data_is_what_the_recipe_was_made_for(path: Path) -> None:
+    root = os.environ.get("REGARD_DATA")
+    if not root:
+        pytest.skip("needs the data folder; say where it is with REGARD_DATA")
+    recipe = load_recipe(path)
+    for file in (*recipe.data.train, *recipe.data.dev, *recipe.data.test):
+        assert len(next(iter(read_rows(file, recipe.task, Path(root)))).texts) >= 1  # the hash is checked before the first row
