@@ -25,6 +25,7 @@ format: $(READY)  ## puts the code into shape
 
 bench: $(READY)  ## side by side with the peers
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/data.py
 
 setup: $(READY)
 

@@ -44,7 +44,12 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_verb_shown_exists() -> None:
-    verbs = {line.split()[1] for block in blocks("") for line in block.splitlines() if line.startswith("regard ")}
-    assert verbs == {"info", "import", "demo"}
-    for verb in verbs:
-        subprocess.run([sys.executable, "-m", "regard", verb, "--help"], check=True, capture_output=True)
+    lines = [line.split() for block in blocks("") for line in block.splitlines() if line.startswith("regard ")]
+    verbs = {words[1] for words in lines}
+    assert verbs == {"train", "data", "info", "import", "demo"}
+    options = {word for words in lines for word in words if word.startswith("--")}
+    helps = "".join(
+        subprocess.run([sys.executable, "-m", "regard", *verb.split(), "--help"], check=True, capture_output=True, text=True).stdout
+        for verb in (*verbs, "data check")
+    )
+    assert all(option in helps for option in options)
