@@ -109,10 +109,12 @@ def train(
     from regard.training.run import recipe_of, run_recipe
     from regard.training.trainer import StoppedError
 
+    if recipe is not None and (task or train or dev):
+        raise typer.BadParameter("a recipe says what to learn from; change it with --set instead of --task, --train or --dev")
     if out is None:
         out = Path("runs") / (recipe.stem if recipe is not None else task.value if task is not None else "run")
     if resume and recipe is None and task is None:
-        wanted = recipe_of(out)
+        wanted = recipe_of(out, set)
     elif recipe is not None:
         wanted = load_recipe(recipe, set or [])
     elif task is not None and train:
@@ -133,7 +135,7 @@ app.add_typer(data, name="data")
 
 @data.command("check")
 def data_check(
-    files: Annotated[list[str], typer.Argument(help="Files to check.")],
+    files: Annotated[list[str], typer.Argument(help="Files to check, or a recipe whose data is to be checked.")],
     task: Annotated[TaskName, typer.Option(help="What they are for.")] = TaskName.TRANSLATE,
     against: Annotated[list[str] | None, typer.Option(help="Dev or test files whose texts must not stand in them.")] = None,
     data_dir: DataDir = None,
@@ -142,10 +144,15 @@ def data_check(
     """Count what is in data files, and name with file and line what is wrong with them."""
     from rich.console import Console
 
-    from regard.recipe import DataFile
+    from regard.recipe import DataFile, load_recipe
     from regard.text.check import check
 
-    report = check([DataFile(path=file) for file in files], task.value, [DataFile(path=file) for file in against or []], data_dir)
+    others = [DataFile(path=file) for file in against or []]
+    if len(files) == 1 and files[0].endswith(".toml"):
+        recipe = load_recipe(Path(files[0]))
+        report = check(recipe.data.train, recipe.task, [*recipe.data.dev, *recipe.data.test, *others], data_dir)
+    else:
+        report = check([DataFile(path=file) for file in files], task.value, others, data_dir)
     if format is Format.JSON:
         print(json.dumps(report.as_json(), indent=2))
     else:

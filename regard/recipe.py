@@ -146,9 +146,9 @@ def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
         raise ConfigError(f"{where}: {explain(error, Recipe)}") from None
 
 
-def to_toml(recipe: Recipe) -> str:
+def to_toml(recipe: Recipe, leave_out: set[str] | None = None) -> str:
     """Every setting, defaults too, as a file that load_recipe reads back."""
-    tables = recipe.model_dump(mode="json", exclude_none=True)
+    tables = recipe.model_dump(mode="json", exclude_none=True, exclude=leave_out)
     lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
     for name, table in tables.items():
         if isinstance(table, dict):

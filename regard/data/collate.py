@@ -95,6 +95,7 @@ class Form:
             tokens = Tokens(torch.empty(places.shape, dtype=torch.long), torch.from_numpy(real), tail=True)
         else:
             edges = np.concatenate(([0], np.cumsum(lengths)))
+            assert edges[-1] <= self.packed, "a packed row must hold all of its batch"
             slots = np.arange(self.packed)
             owners = np.minimum(np.searchsorted(edges[1:], slots, side="right"), len(indices) - 1)[None]
             places = slots[None] - edges[owners]

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from regard.data.collate import Batch, Form
@@ -32,10 +34,13 @@ class Share:
     processes: int = 1
     accumulate: int = 1
 
-    def split(self, batch: Indices) -> list[Indices]:
-        """Every so-manyth example, so that long and short ones are spread evenly."""
+    def split(self, batch: Indices, lengths: npt.NDArray[np.int64]) -> list[Indices]:
+        """This process's parts of a batch. No part has more tokens than an even share and one example."""
         parts = self.processes * self.accumulate
-        return [batch[self.rank * self.accumulate + part :: parts] for part in range(self.accumulate)]
+        ends = np.cumsum(lengths[batch])
+        cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
+        mine = slice(self.rank * self.accumulate, (self.rank + 1) * self.accumulate)
+        return np.split(batch, cuts)[mine]
 
 
 @dataclass(frozen=True)
@@ -51,19 +56,23 @@ def steps(store: Store, plan_of: Callable[[int], Plan], form: Form, share: Share
     ready: queue.Queue[Step | BaseException] = queue.Queue(AHEAD)
     stop = threading.Event()
 
+    def put(item: Step | BaseException) -> bool:
+        """Waits for a place, but not longer than anyone is there to take it."""
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
     def produce() -> None:
         try:
             for step in _steps(store, plan_of, form, share, cursor, pin=device.type == "cuda"):
-                while not stop.is_set():
-                    try:
-                        ready.put(step, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
-                if stop.is_set():
+                if not put(step):
                     return
         except BaseException as error:  # the consumer must hear of it, or it would wait for ever
-            ready.put(error)
+            put(error)
 
     thread = threading.Thread(target=produce, daemon=True, name="loader")
     thread.start()
@@ -79,12 +88,13 @@ def steps(store: Store, plan_of: Callable[[int], Plan], form: Form, share: Share
 
 
 def _steps(store: Store, plan_of: Callable[[int], Plan], form: Form, share: Share, cursor: Cursor, pin: bool) -> Iterator[Step]:
+    lengths = store.lengths
     while True:
         plan = plan_of(cursor.epoch)
         for number in range(cursor.batch, len(plan)):
             batch = plan.batches[number]
             parts = []
-            for indices in share.split(batch):
+            for indices in share.split(batch, lengths):
                 made = form.collate(store, indices if len(indices) else batch[:1], cursor.epoch)
                 if not len(indices):  # every process must take part in every step: this one with something that counts for nothing
                     made = replace(made, counted=torch.zeros_like(made.counted), count=0, tokens=0)

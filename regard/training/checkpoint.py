@@ -35,6 +35,7 @@ class Checkpoint:
     step: int
     folder: Path
     score: float | None = None
+    passing: bool = False  # taken because training was stopped, not because it was time
 
     def weights(self) -> dict[str, Tensor]:
         return read_tensors(self.folder)
@@ -76,13 +77,16 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
 
-    def save(self, step: int, weights: Mapping[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> Path:
+    def save(
+        self, step: int, weights: Mapping[str, Tensor], state: dict[str, Any], *, score: float | None = None, passing: bool = False
+    ) -> Path:
         """Writes the checkpoint of a step and then removes those that are no longer kept. A higher score is better.
 
+        One in passing is kept only until the next: a run that was stopped and resumed has the same others as one that was not.
         The state may hold dicts (with keys of text or numbers), lists and tuples of tensors, numbers, text, True, False and None.
         """
         tensors: dict[str, Tensor] = {}
-        packed = _packed({"step": step, "score": score, "state": state}, tensors, "")
+        packed = _packed({"step": step, "score": score, "passing": passing, "state": state}, tensors, "")
         self._tidy()
         path = self.folder / f"step-{step}"
         with replacing(path) as new:
@@ -99,7 +103,7 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         places = {_step(name): path for name, path in [*self._set_aside(), *((path.name, path) for path in self.folder.glob("step-*/"))]}
-        return [Checkpoint(step, path, _score(path)) for step, path in sorted(places.items()) if step >= 0]
+        return [Checkpoint(step, path, *_marks(path)) for step, path in sorted(places.items()) if step >= 0]
 
     def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that is whole. `warn` is told of each damaged one, and of what is used instead."""
@@ -112,7 +116,8 @@ class Checkpoints:
     def _prune(self, step: int) -> None:
         """Later checkpoints stay: they are another attempt's, or damaged and yet to be replaced, and count for nothing here."""
         present = [checkpoint for checkpoint in self.all() if checkpoint.step <= step]
-        kept = {checkpoint.step for checkpoint in [*present[-self.keep :], *_by_score(present)[:1]]}
+        regular = [checkpoint for checkpoint in present if not checkpoint.passing]
+        kept = {checkpoint.step for checkpoint in [*regular[-self.keep :], *present[-1:], *_by_score(present)[:1]]}
         for checkpoint in present:
             if checkpoint.step not in kept:
                 # First out of sight, so that a half-removed one is never taken for a checkpoint.
@@ -160,12 +165,14 @@ def _step(name: str) -> int:
     return int(matched[1]) if matched else -1
 
 
-def _score(folder: Path) -> float | None:
+def _marks(folder: Path) -> tuple[float | None, bool]:
+    """The score of a checkpoint, and whether it was taken in passing."""
     try:
-        score = _unpacked(read_json(folder / STATE).get("score"), {})
+        record = read_json(folder / STATE)
     except BundleError:
-        return None
-    return float(score) if isinstance(score, int | float) else None
+        return None, False
+    score = _unpacked(record.get("score"), {})
+    return float(score) if isinstance(score, int | float) else None, record.get("passing") is True
 
 
 def _digest(path: Path) -> str:

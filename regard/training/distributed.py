@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from regard.nn.layers import Block
 from regard.training.objective import Objective
 from regard.training.optim import Optimizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ class World:
         dist.all_gather_object(boxes, value)
         return dict(enumerate(boxes))
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: T) -> T:
         """What the first process has, for all."""
-        box = [value]
+        box: list[T] = [value]
         if self.size > 1:
             dist.broadcast_object_list(box, src=0)
         return box[0]

@@ -28,6 +28,11 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
         self.smoothing = smoothing
+        if isinstance(model, Encoder):  # a head that the task does not use has nothing to learn from
+            unused = [model.masked_words] if model.classifier is not None else [model.pooler]
+            for head in unused:
+                if head is not None:
+                    head.requires_grad_(False)
 
     def forward(self, batch: Batch) -> Tensor:
         return cross_entropy(self.logits(batch), batch.labels, batch.counted, smoothing=self.smoothing).total

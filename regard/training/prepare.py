@@ -13,14 +13,15 @@ from typing import Any
 from regard.config import ModelConfig
 from regard.data.plan import padded_size
 from regard.data.store import CHUNK, Item, Store, cached_store, content_key, in_chunks
-from regard.errors import TrainingError
-from regard.recipe import DataFile, Recipe
+from regard.errors import ConfigError, TrainingError
+from regard.presets import PRESETS
+from regard.recipe import KIND_OF, DataFile, Recipe
 from regard.storage import replacing
 from regard.text.corpus import Row, find, read_rows, synthetic_reverse
 from regard.text.tokenizer import Tokenizer
 
 TOKENIZER_TEXTS = 2_000_000  # enough to learn a vocabulary from
-BLOCK = 65536  # characters of a file read as one text that are tokenised at a time
+BLOCK = 4_000_000  # characters of a file read as one text that are tokenised at a time; a space may slip in where they meet
 DEV_SEED = 1_000_003
 
 
@@ -47,6 +48,7 @@ class Prepared:
     dev_tags: tuple[str | None, ...]
     labels: tuple[str, ...]
     config: ModelConfig
+    key: str  # of the data and all that was done to it
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,11 @@ def cache_folder() -> Path:
 def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Prepared:
     """Reads the data of a recipe, or finds it in the cache as an earlier run left it."""
     train, dev = _sources(recipe, root)
-    key = content_key(_paths(recipe, root), recipe.task, recipe.data.model_dump(), recipe.tokenizer.model_dump(), recipe.training.seed)
+    names = {"__all__": {"path", "source", "target", "sha256"}}  # what is in a file matters, not where it lies
+    data = recipe.data.model_dump(exclude={"train": names, "dev": names, "test": True})
+    key = content_key(_paths(recipe, root), recipe.task, data, recipe.tokenizer.model_dump(), recipe.training.seed)
     vocabularies = _vocabularies(recipe, train, cache_folder() / "tokenizers" / key, say)
-    labels = _labels(train) if recipe.task == "classify" else ()
+    labels = _labels(train if recipe.data.dev else [*train, *dev]) if recipe.task == "classify" else ()
     size = max(len(vocabularies.target), len(vocabularies.source))
 
     def store(name: str, sources: Sequence[Source]) -> Store:
@@ -90,6 +94,7 @@ def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Pr
         tuple(tag for _, tag in pairs),
         labels,
         _config(recipe, vocabularies, labels, len(stores["train"].target.tokens)),
+        key,
     )
 
 
@@ -149,16 +154,16 @@ def _vocabularies(recipe: Recipe, train: Sequence[Source], folder: Path, say: Ca
             for name, side in sides.items():
                 if recipe.task == "classify":
                     side = slice(1, 2)  # the label is no text
-                texts = (text for source in train for row in source.rows() for text in row.texts[side])
+                texts: Iterator[str] = (text for source in train for row in source.rows() for text in row.texts[side])
                 if recipe.data.unit == "file":
-                    texts = (f"{text}\n" for text in texts)
+                    texts = chain.from_iterable(_blocks(source.rows()) for source in train)
                 Tokenizer.train(islice(texts, TOKENIZER_TEXTS), recipe.tokenizer, tags).save(new / f"{name}.json")
     target = Tokenizer.load(folder / "target.json")
     return Vocabularies(target, Tokenizer.load(folder / "source.json") if apart else target)
 
 
 def _labels(train: Sequence[Source]) -> tuple[str, ...]:
-    labels = sorted({row.texts[0] for source in train for row in source.rows()})
+    labels = sorted({row.texts[0] for source in train for row in _whole_rows(source)})
     if len(labels) < 2:
         raise TrainingError(
             f"a classifier needs two labels or more to choose from, but the data has {labels}; is the label's column right?"
@@ -172,7 +177,7 @@ def _items(recipe: Recipe, source: Source, vocabularies: Vocabularies, labels: t
     target = vocabularies.target
     if recipe.data.unit == "file" and recipe.task in ("lm", "mlm"):
         stream = chain.from_iterable(target.encode(block) for block in _blocks(source.rows()))
-        yield from _stream_items(stream, longest, overlap=recipe.task == "lm")
+        yield from _stream_items(chain([target.start_id], stream, [target.end_id]), longest, overlap=recipe.task == "lm")
         return
     number = {label: index for index, label in enumerate(labels)}
     for rows in in_chunks(source.rows(), CHUNK):
@@ -245,6 +250,9 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
     if recipe.task == "classify":
         decided["labels"] = labels
     model = recipe.model or {"preset": fitting_preset(recipe.task, tokens)}
+    kind = model.get("kind") or PRESETS.get(str(model.get("preset")), {}).get("kind", KIND_OF[recipe.task])
+    if kind != KIND_OF[recipe.task] and (recipe.task, kind) != ("translate", "rnn"):
+        raise ConfigError(f"a model of kind {kind!r} can't learn to {recipe.task}; choose a preset of kind {KIND_OF[recipe.task]!r}")
     return recipe.model_copy(
         update={"model": {**model, **{key: value for key, value in decided.items() if key not in model}}}
     ).model_config_for()

@@ -32,7 +32,7 @@ class Report:
         self.bar: Progress | None = None
         self.task = TaskID(0)
         self.tokens = self.seconds = self.losses = 0.0
-        self.since = 0
+        self.since = self.finite = 0
 
     def __enter__(self) -> Report:
         if self.folder is not None:
@@ -59,16 +59,17 @@ class Report:
 
     def say(self, message: str) -> None:
         if self.folder is not None:
-            self.console.print(message, highlight=False, soft_wrap=True)
+            self.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, step: int, total: int, loss: float, norm: float, lr: float, tokens: float, seconds: float) -> None:
         self.tokens, self.seconds, self.since = self.tokens + tokens, self.seconds + seconds, self.since + 1
-        self.losses += loss if math.isfinite(loss) else 0.0
+        if math.isfinite(loss):
+            self.losses, self.finite = self.losses + loss, self.finite + 1
         if self.bar is not None:
             self.bar.update(self.task, completed=step)
         if step % self.every and step != total:
             return
-        speed, mean = self.tokens / max(self.seconds, 1e-9), self.losses / self.since
+        speed, mean = self.tokens / max(self.seconds, 1e-9), self.losses / self.finite if self.finite else math.nan
         figures = {"loss": mean, "perplexity": _exp(mean), "lr": lr, "gradient_norm": norm, "tokens_per_second": speed}
         line = f"loss {mean:.3f} · perplexity {_exp(mean):.4g} · {speed:,.0f} tokens/s"
         if self.bar is not None:
@@ -78,7 +79,7 @@ class Report:
             self.say(f"step {step:,} of {total:,} · {line} · lr {lr:.2e} · {_duration(left)} left")
         self._write(step, {"kind": "train", **figures})
         self.tokens = self.seconds = self.losses = 0.0
-        self.since = 0
+        self.since = self.finite = 0
 
     def validation(self, step: int, measured: Validation, better: bool) -> None:
         figures = measured.figures
@@ -93,7 +94,9 @@ class Report:
         if self.folder is None:
             return
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "time": round(time.time(), 3), **figures}) + "\n")
+            record = {"step": step, "time": round(time.time(), 3), **figures}
+            finite = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
+            file.write(json.dumps(finite) + "\n")
         if self.board is not None:
             for name, value in figures.items():
                 if isinstance(value, int | float):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,13 +11,15 @@ from torch import Tensor
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, save_bundle
 from regard.errors import TrainingError
 from regard.models import Model, build
-from regard.recipe import Recipe, parse_recipe, read_toml, to_toml
+from regard.recipe import DataFile, Recipe, load_recipe, to_toml
+from regard.text.corpus import find
 from regard.training.average import average
 from regard.training.checkpoint import Checkpoints
-from regard.training.distributed import World, whole, world
+from regard.training.distributed import World, load_weights, whole, world
 from regard.training.prepare import Prepared, prepare
-from regard.training.report import METRICS, Report
+from regard.training.report import Report
 from regard.training.trainer import Trainer
+from regard.training.validate import Validation
 
 RECIPE = "recipe.toml"
 
@@ -31,8 +31,7 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
         report = Report(out if here.first else None, recipe.training.steps, recipe.training.log_every, console)
-        if here.first:
-            _begin(recipe, out)
+        recipe = with_whole_paths(recipe, root)
         prepared = _prepared(recipe, root, here, report)
         trainer = Trainer(recipe, prepared, checkpoints, here, report)
         _describe(trainer, report)
@@ -43,30 +42,48 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
             if newest is not None:
                 trainer.resume(newest)
                 report.say(f"going on from step {newest.step:,}")
-            if here.first:
-                report.forget_after(trainer.progress.step)
+        if here.first:
+            _begin(recipe, prepared, out)
+            report.forget_after(trainer.progress.step)
         trainer.train()
         weights = _final_weights(trainer)
+        load_weights(trainer.objective.model, weights)
+        measured = trainer.measure() if len(prepared.dev) else Validation(0.0, {})
         if here.first:
-            _write_bundle(recipe, prepared, weights, out)
+            _write_bundle(recipe, prepared, weights, measured, out)
             report.say(f"the bundle is in {out / 'bundle'}")
         here.wait()
     return out / "bundle"
 
 
-def recipe_of(out: Path) -> Recipe:
-    """The recipe that a run began with."""
+def recipe_of(out: Path, changes: list[str] | None = None) -> Recipe:
+    """The recipe that a run began with, with changes."""
     if not (out / RECIPE).is_file():
         raise TrainingError(f"{out} holds no training to resume: it has no {RECIPE}")
-    return parse_recipe(read_toml(out / RECIPE), where=str(out / RECIPE))
+    return load_recipe(out / RECIPE, changes)
 
 
-def _begin(recipe: Recipe, out: Path) -> None:
+def with_whole_paths(recipe: Recipe, root: Path | None) -> Recipe:
+    """The recipe with its files named so that they are found from anywhere, also when the run is resumed."""
+
+    def whole_path(file: DataFile) -> DataFile:
+        names = {key: getattr(file, key) for key in ("path", "source", "target")}
+        return file.model_copy(update={key: str(find(name, root).absolute()) for key, name in names.items() if name is not None})
+
+    found = {key: tuple(whole_path(file) for file in getattr(recipe.data, key)) for key in ("train", "dev")}
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=found)})
+
+
+def _begin(recipe: Recipe, prepared: Prepared, out: Path) -> None:
+    """What a run must know to go on, before its first step."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / RECIPE).write_text(to_toml(recipe), encoding="utf-8")
     except OSError as error:
         raise TrainingError(f"can't write to {out}: {error.strerror}; choose another --out") from error
+    prepared.vocabularies.target.save(out / TOKENIZER)
+    if not prepared.vocabularies.joint:
+        prepared.vocabularies.source.save(out / SOURCE_TOKENIZER)
 
 
 def _prepared(recipe: Recipe, root: Path | None, here: World, report: Report) -> Prepared:
@@ -90,45 +107,32 @@ def _final_weights(trainer: Trainer) -> dict[str, Tensor]:
     """The average of the last checkpoints, or the moving average, or the best checkpoint, or simply the last weights."""
     settings = trainer.settings
     if settings.average:
-        last = trainer.checkpoints.all()[-settings.average :]
-
-        def each() -> Iterator[dict[str, Tensor]]:
-            return (checkpoint.weights() for checkpoint in last)
-
-        return average(each())
+        regular = [
+            kept for kept in trainer.checkpoints.all() if not kept.passing and kept.step <= trainer.progress.step and not kept.damage()
+        ]
+        return average(checkpoint.weights() for checkpoint in regular[-settings.average :])
     if trainer.ema is not None:
         return dict(whole(trainer.ema.weights()))
     best = trainer.checkpoints.best(trainer.report.say) if len(trainer.prepared.dev) else None
     return dict(whole(trainer.objective.model.state_dict())) if best is None else best.weights()
 
 
-def _write_bundle(recipe: Recipe, prepared: Prepared, weights: dict[str, Tensor], out: Path) -> None:
+def _write_bundle(recipe: Recipe, prepared: Prepared, weights: dict[str, Tensor], measured: Validation, out: Path) -> None:
     with torch.device("meta"):
         model = build(prepared.config)
     model.load_state_dict(weights, assign=True)
-    prepared.vocabularies.target.save(out / TOKENIZER)
-    source = None
-    if not prepared.vocabularies.joint:
-        source = out / SOURCE_TOKENIZER
-        prepared.vocabularies.source.save(source)
-    save_bundle(model, out / "bundle", tokenizer=out / TOKENIZER, source_tokenizer=source, card=_card(recipe, model, out))
+    source = None if prepared.vocabularies.joint else out / SOURCE_TOKENIZER
+    save_bundle(model, out / "bundle", tokenizer=out / TOKENIZER, source_tokenizer=source, card=_card(recipe, model, measured, out.name))
 
 
-def _card(recipe: Recipe, model: Model, out: Path) -> str:
-    """What was trained on what, and how good it was."""
+def _card(recipe: Recipe, model: Model, measured: Validation, name: str) -> str:
+    """What was trained on what, and how good it is."""
     count = sum(parameter.numel() for parameter in model.parameters())
-    lines = [f"# {out.name}", "", f"A model for the task `{recipe.task}`, of kind `{model.config.kind}`, with {count:,} parameters.", ""]
-    files = [file.path or f"{file.source} and {file.target}" for file in recipe.data.train]
-    lines += ["## Data", "", *(f"- {name}" for name in files or [f"synthetic: {recipe.data.synthetic}"]), ""]
-    figures = _last_figures(out)
+    lines = [f"# {name}", "", f"A model for the task `{recipe.task}`, of kind `{model.config.kind}`, with {count:,} parameters.", ""]
+    files = [Path(file.path or file.source or "").name for file in recipe.data.train]
+    lines += ["## Data", "", *(f"- {file}" for file in files or [f"synthetic: {recipe.data.synthetic}"]), ""]
+    figures = {key: value for key, value in measured.figures.items() if key != "example"}
     if figures:
-        lines += ["## Scores on the dev set, last validation", "", *(f"- {name}: {value}" for name, value in figures.items()), ""]
-    return "\n".join([*lines, "## How it was made", "", "```toml", to_toml(recipe).strip(), "```", ""])
-
-
-def _last_figures(out: Path) -> dict[str, object]:
-    if not (out / METRICS).is_file():
-        return {}
-    records = [json.loads(line) for line in (out / METRICS).read_text(encoding="utf-8").splitlines()]
-    dev = [record for record in records if record.get("kind") == "dev"]
-    return {key: value for key, value in dev[-1].items() if key not in ("kind", "time", "example")} if dev else {}
+        lines += ["## Scores of these weights on the dev set", "", *(f"- {key}: {value}" for key, value in figures.items()), ""]
+    settings = to_toml(recipe, leave_out={"data"})  # where files lay on someone's disk is no one else's business
+    return "\n".join([*lines, "## How it was made", "", "```toml", settings.strip(), "```", ""])

@@ -25,7 +25,7 @@ from regard.training.average import Ema
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import World, last_part_only, load_optimizer, load_weights, spread, whole, wrap
 from regard.training.objective import Objective
-from regard.training.optim import clip, learning_rate, make_optimizer
+from regard.training.optim import clip, freeze, learning_rate, make_optimizer
 from regard.training.prepare import Prepared
 from regard.training.report import Report
 from regard.training.validate import Validation, validate
@@ -57,11 +57,13 @@ class Trainer:
         self.recipe, self.settings, self.prepared = recipe, recipe.training, prepared
         self.checkpoints, self.world, self.report = checkpoints, world, report
         self.progress = Progress(accumulate=self.settings.accumulate)
+        self.saved = -1  # the step of the last checkpoint
         self.on_gpu = world.device.type == "cuda"
         self.packed = self._packs()
         torch.manual_seed(self.settings.seed)
         model = build(prepared.config, "varlen" if self.packed and self.on_gpu and self._varlen_can() else "sdpa").to(world.device)
         smoothing = 0.0 if recipe.task == "classify" else self.settings.label_smoothing
+        freeze(model, self.settings.freeze)
         self.objective = Objective(model, smoothing)
         if self.settings.parallel == "fsdp" and self.settings.optimizer == "muon" and world.size > 1:
             raise ConfigError("Muon needs whole matrices, and fsdp splits them; use optimizer = 'adamw' or parallel = 'ddp'")
@@ -87,7 +89,8 @@ class Trainer:
                     elif self.progress.step % self.settings.checkpoint_every == 0:
                         self.save()
                     if self._anyone(requested()):
-                        self.save()
+                        if self.saved != self.progress.step:
+                            self.save(passing=True)
                         raise StoppedError(f"stopped after step {self.progress.step:,}, with all of it saved")
             finally:
                 stepping.close()  # type: ignore[attr-defined]
@@ -95,6 +98,9 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Goes back to where a checkpoint was taken, to the last bit."""
         state = checkpoint.state()
+        for what, made in self._made_for().items():
+            if state["made_for"].get(what) != made:
+                raise TrainingError(f"the {what} changed since step {checkpoint.step}; put it back, or start again in another folder")
         load_weights(self.objective.model, checkpoint.weights())
         load_optimizer(self.optimizer, state["optimizer"])
         if self.ema is not None:
@@ -109,7 +115,7 @@ class Trainer:
             if self.on_gpu and "cuda" in randomness:
                 torch.cuda.set_rng_state(randomness["cuda"], self.world.device)
 
-    def save(self, score: float | None = None) -> None:
+    def save(self, score: float | None = None, *, passing: bool = False) -> None:
         """A checkpoint of everything; every process takes part, one writes."""
         weights = whole(self.objective.model.state_dict())
         state = {
@@ -117,9 +123,11 @@ class Trainer:
             "ema": None if self.ema is None else whole(self.ema.state_dict()),
             "progress": asdict(self.progress),
             "random": self.world.gather(self._randomness()),
+            "made_for": self._made_for(),
         }
         if self.world.first:
-            self.checkpoints.save(self.progress.step, weights, state, score=score)
+            self.checkpoints.save(self.progress.step, weights, state, score=score, passing=passing)
+        self.saved = self.progress.step
         self.world.wait()
 
     def _one_step(self, stepping: Iterator[Step]) -> Iterator[Step]:
@@ -183,12 +191,18 @@ class Trainer:
         self.report.say(f"out of memory: each batch is now worked through in {self.progress.accumulate} parts, with the same result")
         return self._steps()
 
+    def measure(self) -> Validation:
+        """How good the model is on the dev set, as it is now."""
+        found = validate(self.recipe, self.prepared, self.objective, self.world, self._form(packed=False), self._precision)
+        return self.world.share(found)  # so that all processes decide alike
+
     def _validate(self) -> None:
+        if not len(self.prepared.dev):
+            self.save()
+            return
         with self._averaged():
-            measured: Validation = validate(
-                self.recipe, self.prepared, self.objective, self.world, self._form(packed=False), self._precision
-            )
-        better = self.progress.best is None or measured.score > self.progress.best
+            measured = self.measure()
+        better = math.isfinite(measured.score) and (self.progress.best is None or measured.score > self.progress.best)
         self.progress.waiting = 0 if better else self.progress.waiting + 1
         self.progress.best = measured.score if better else self.progress.best
         self.report.validation(self.progress.step, measured, better)
@@ -238,8 +252,8 @@ class Trainer:
             special=4 + len(target.tags) + (target.unknown_id is not None),
             mask_share=settings.mask_share,
             prefix_share=settings.prefix_share if getattr(config, "mask", "causal") == "prefix" else None,
-            # Parts of a batch are about as long as each other; a little room for the longest example of one.
-            packed=-(-settings.batch_tokens // parts) + (0 if parts == 1 else self.recipe.data.max_length) if packed else None,
+            # No part of a batch is longer than an even share and one example.
+            packed=-(-settings.batch_tokens // parts) + (0 if parts == 1 else self.recipe.data.max_length + 1) if packed else None,
         )
 
     def _packs(self) -> bool:
@@ -265,6 +279,11 @@ class Trainer:
 
     def _lr(self, *, next_step: bool = False) -> float:
         return learning_rate(self.settings, self.progress.step + next_step, self.prepared.config.width)
+
+    def _made_for(self) -> dict[str, Any]:
+        """What a checkpoint makes sense with; a learning rate or a number of steps may change, these may not."""
+        config = self.prepared.config.model_dump(mode="json")
+        return {"data or tokenizer": self.prepared.key, "model": config, "setting of training.ema": bool(self.settings.ema)}
 
     def _randomness(self) -> dict[str, torch.Tensor]:
         kept = {"cpu": torch.get_rng_state()}

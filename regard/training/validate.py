@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,44 +43,38 @@ def validate(
     """Loss, perplexity and accuracy over all of dev, and for translation BLEU and chrF of what the model really writes."""
     if not len(prepared.dev):
         return Validation(0.0, {})
+    with _at_rest(objective):
+        longest = int(prepared.dev.lengths.max()) + 8
+        plan = make_plan(prepared.dev.lengths, batch_tokens=max(recipe.training.batch_tokens, 2 * longest), seed=0, epoch=0, shuffle=False)
+        surprise = correct = count = 0.0
+        for number, indices in enumerate(plan.batches):
+            if number % world.size != world.rank and recipe.training.parallel == "ddp":
+                continue
+            batch = form.collate(prepared.dev, indices, epoch=0).map(lambda x: x.to(world.device))
+            with precision():
+                measured = objective.measure(batch)
+            surprise, correct, count = surprise + float(measured.surprise), correct + float(measured.correct), count + measured.count
+        surprise, correct, count = world.sum(surprise, correct, count)
+        figures: dict[str, Any] = {
+            "loss": surprise / max(count, 1),
+            "perplexity": perplexity(surprise, max(int(count), 1)),
+            "accuracy": correct / max(count, 1),
+        }
+        score = figures["accuracy"] if recipe.task == "classify" else -figures["loss"]
+        if recipe.task == "translate" and prepared.dev_rows:
+            figures |= _translations(recipe, prepared, objective, world, precision)
+            score = figures["bleu"] if figures["bleu"] > 0 else score
+        return Validation(score, figures)
+
+
+@contextmanager
+def _at_rest(objective: Objective) -> Iterator[None]:
+    """Without dropout, whole in every process, and uncompiled: dev batches are of many shapes, and each is read once."""
     training = objective.training
     objective.eval()
-    # Dev batches are of many shapes and each is read once: not worth compiling for.
     with gathered(objective), torch.compiler.set_stance("force_eager"):
-        measured = _measured(recipe, prepared, objective, world, form, precision)
+        yield
     objective.train(training)
-    return measured
-
-
-def _measured(
-    recipe: Recipe,
-    prepared: Prepared,
-    objective: Objective,
-    world: World,
-    form: Form,
-    precision: Callable[[], AbstractContextManager[Any]],
-) -> Validation:
-    longest = int(prepared.dev.lengths.max()) + 8
-    plan = make_plan(prepared.dev.lengths, batch_tokens=max(recipe.training.batch_tokens, 2 * longest), seed=0, epoch=0, shuffle=False)
-    surprise = correct = count = 0.0
-    for number, indices in enumerate(plan.batches):
-        if number % world.size != world.rank and recipe.training.parallel == "ddp":
-            continue
-        batch = form.collate(prepared.dev, indices, epoch=0).map(lambda x: x.to(world.device))
-        with precision():
-            measured = objective.measure(batch)
-        surprise, correct, count = surprise + float(measured.surprise), correct + float(measured.correct), count + measured.count
-    surprise, correct, count = world.sum(surprise, correct, count)
-    figures: dict[str, Any] = {
-        "loss": surprise / max(count, 1),
-        "perplexity": perplexity(surprise, max(int(count), 1)),
-        "accuracy": correct / max(count, 1),
-    }
-    score = figures["accuracy"] if recipe.task == "classify" else -figures["loss"]
-    if recipe.task == "translate" and prepared.dev_rows:
-        figures |= _translations(recipe, prepared, objective, world, precision)
-        score = figures["bleu"] if figures["bleu"] > 0 else score
-    return Validation(score, figures)
 
 
 def _translations(
@@ -89,10 +83,9 @@ def _translations(
     model = objective.model
     assert isinstance(model, Generator)
     source, target = prepared.vocabularies.source, prepared.vocabularies.target
-    sources = [
-        [*source.encode(row.texts[0], tag), source.end_id][-prepared.config.context :]
-        for row, tag in zip(prepared.dev_rows, prepared.dev_tags, strict=True)
-    ]
+    room = prepared.config.context - 1
+    rows = zip(prepared.dev_rows, prepared.dev_tags, strict=True)
+    sources = [[*source.encode(row.texts[0], tag)[:room], source.end_id] for row, tag in rows]
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     found: dict[int, str] = {}
     while order:

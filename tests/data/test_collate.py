@@ -181,6 +181,46 @@ def test_shares_are_the_whole(tmp_path: Path) -> None:
         iterator.close()
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_parts_of_packed_rows_lose_nothing(tmp_path: Path, processes: int, accumulate: int) -> None:
+    """However unevenly long the examples are, every part fits into its row, and all of them are there."""
+    random = np.random.default_rng(1)
+    lengths = np.clip(random.lognormal(3, 0.9, 600), 2, 129).astype(int).tolist()
+    store = cached_store(tmp_path, "k", 50, [[Item([1, *[5] * (length - 1)], [4] * min(length, 128)) for length in lengths]])
+    plan = make_plan(store.lengths, batch_tokens=1000, seed=1, epoch=0, packed=True)
+    form = replace(FORM, max_length=129, packed=-(-1000 // (processes * accumulate)) + 130)
+    shares = [
+        steps(store, lambda epoch: plan, form, Share(rank, processes, accumulate), Cursor(), torch.device("cpu"))
+        for rank in range(processes)
+    ]
+    counted = 0
+    for _ in range(len(plan)):
+        for share in shares:
+            for part in next(share).parts:
+                counted += part.count
+                assert part.target.edges is not None
+                assert (part.target.edges.diff() >= 0).all()
+                assert part.count == int(part.counted.sum())
+    for share in shares:
+        share.close()
+    assert counted == sum(length - 1 for length in lengths)
+
+
+def test_trouble_does_not_keep_the_loader_from_closing(tmp_path: Path) -> None:
+    """An error that waits behind full hands must not hold up whoever has had enough."""
+    store = store_of(tmp_path)
+
+    def breaks(epoch: int) -> Plan:
+        if epoch:
+            raise RuntimeError("no second epoch")
+        return Plan(plan_of(store)(0).batches[:6])
+
+    flow = steps(store, breaks, FORM, Share(), Cursor(), torch.device("cpu"))
+    next(flow)
+    flow.close()
+
+
 def test_trouble_in_the_thread_is_heard(tmp_path: Path) -> None:
     def broken(epoch: int) -> Plan:
         raise RuntimeError("no plan")

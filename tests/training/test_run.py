@@ -23,10 +23,11 @@ from regard.models import build
 from regard.recipe import Recipe, parse_recipe
 from regard.storage import read_tensors
 from regard.text.tokenizer import Tokenizer
+from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import World
 from regard.training.objective import Objective
 from regard.training.run import recipe_of, run_recipe
-from regard.training.trainer import Trainer
+from regard.training.trainer import StoppedError, Trainer
 
 WORDS = {"one": "uno", "two": "due", "red": "rosso", "blue": "blu", "cat": "gatto", "dog": "cane", "and": "e", "the": "il", "big": "grande"}
 QUIET = Console(quiet=True)
@@ -118,7 +119,7 @@ def test_every_task_learns_and_leaves_a_bundle(tmp_path: Path, family: str, layo
     tokenizer = Tokenizer.load(bundle.tokenizer)
     assert bundle.config.vocabulary == len(tokenizer)
     assert (bundle.source_tokenizer is not None) == (sections.get("tokenizer", {}).get("joint") is False)
-    assert recipe_of(tmp_path / "run") == wanted
+    assert recipe_of(tmp_path / "run").training == wanted.training
     if task == "classify":
         assert bundle.config.labels == ("cats", "dogs")  # type: ignore[union-attr]
 
@@ -130,9 +131,10 @@ def test_packed_and_padded_batches_give_the_same_training(tmp_path: Path) -> Non
     assert losses(tmp_path / "padded") == pytest.approx(losses(tmp_path / "packed"), abs=1e-5)
 
 
-def test_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_accumulation_equals_the_whole_batch(tmp_path: Path, layout: str) -> None:
     for parts in (1, 4):
-        run_recipe(recipe(tmp_path, training={"accumulate": parts}), tmp_path / str(parts), console=QUIET)
+        run_recipe(recipe(tmp_path, training={"accumulate": parts, "layout": layout}), tmp_path / str(parts), console=QUIET)
     assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "4"), abs=1e-5)
 
 
@@ -163,6 +165,77 @@ def test_a_terminal_shows_a_bar_and_programs_get_their_files(tmp_path: Path) -> 
     assert "dev: loss" in shown
     assert any((tmp_path / "run" / "tensorboard").iterdir())
     assert (tmp_path / "run" / "bundle" / "README.md").read_text().startswith("# run")
+
+
+@pytest.mark.parametrize("moment", ["in the middle", "while validating"])
+@pytest.mark.parametrize("settings", [{"average": 3}, {}])
+def test_stopped_at_a_bad_moment_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, settings: dict[str, Any]
+) -> None:
+    """A stop between checkpoints, or during a validation, leaves no trace in the result, averages and the choice of the best among them."""
+    wanted = recipe(tmp_path, training={**settings, "checkpoint_every": 10, "validate_every": 20, "keep": 2})
+    run_recipe(wanted, tmp_path / "whole", console=QUIET)
+    validate, update = Trainer._validate, Trainer._update
+    stop_at = 20 if moment == "while validating" else 27
+
+    def interrupted(self: Trainer, *arguments: Any) -> Any:
+        if self.progress.step + (moment != "while validating") == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return (validate if moment == "while validating" else update)(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_validate" if moment == "while validating" else "_update", interrupted)
+        with pytest.raises(StoppedError, match=f"stopped after step {stop_at}"):
+            run_recipe(wanted, tmp_path / "stopped", console=QUIET)
+    run_recipe(recipe_of(tmp_path / "stopped"), tmp_path / "stopped", resume=True, console=QUIET)
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
+    scores = [[(kept.step, kept.score) for kept in Checkpoints(tmp_path / name / "checkpoints", 9).all()] for name in ("whole", "stopped")]
+    assert scores[0] == scores[1]
+
+
+def test_resuming_with_other_data_is_refused(tmp_path: Path) -> None:
+    wanted = recipe(tmp_path, training={"steps": 10})
+    run_recipe(wanted, tmp_path / "run", console=QUIET)
+    with pytest.raises(TrainingError, match="the model changed since step 10"):
+        run_recipe(recipe(tmp_path, model={"feedforward": 32}), tmp_path / "run", resume=True, console=QUIET)
+    with pytest.raises(TrainingError, match=r"the setting of training\.ema changed since step 10"):
+        run_recipe(recipe(tmp_path, training={"ema": 0.9}), tmp_path / "run", resume=True, console=QUIET)
+    file = tmp_path / "translate.tsv"
+    file.write_text(file.read_text().replace("gatto", "micio"))
+    with pytest.raises(TrainingError, match="the data or tokenizer changed since step 10"):
+        run_recipe(wanted.model_copy(), tmp_path / "run", resume=True, console=QUIET)
+    assert recipe_of(tmp_path / "run").training.steps == 10  # a refused resumption writes nothing
+
+
+def test_a_model_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a model of kind 'seq2seq' can't learn to lm; choose a preset of kind 'lm'"):
+        _prepared(recipe(tmp_path, "lm", model={"preset": "transformer-tiny"}))
+
+
+def test_no_dev_data_means_no_patience(tmp_path: Path) -> None:
+    run_recipe(recipe(tmp_path, training={"patience": 1, "validate_every": 5}, data={"dev_share": 0.0}), tmp_path / "run", console=QUIET)
+    assert len(losses(tmp_path / "run")) == 40
+
+
+def test_blank_lines_are_no_label_and_a_rare_label_is_one(tmp_path: Path) -> None:
+    lines = write_data(tmp_path, "classify").read_text() + "\n" + "birds\ta bird\n"
+    (tmp_path / "more.tsv").write_text(lines)
+    for share in (0.1, 0.9):  # wherever the only bird falls
+        assert _prepared(recipe(tmp_path, "classify", data={"train": [str(tmp_path / "more.tsv")], "dev_share": share})).labels == (
+            "birds",
+            "cats",
+            "dogs",
+        )
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    run_recipe(recipe(tmp_path, training={"freeze": ["encoder"], "steps": 5}), tmp_path / "run", console=QUIET)
+    torch.manual_seed(1)
+    fresh = build(_prepared(recipe(tmp_path)).config).state_dict()
+    trained = weights(tmp_path / "run")
+    assert all(
+        torch.equal(trained[key], fresh[key]) == key.startswith("encoder") for key in trained if "bias" not in key and "norm" not in key
+    )
 
 
 def test_patience_ends_a_training(tmp_path: Path) -> None:
