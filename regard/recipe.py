@@ -85,7 +85,8 @@ class TrainingSettings(Settings):
     validate_every: Positive = 500
     checkpoint_every: Positive = 500
     log_every: Positive = 20
-    keep: Positive = 3  # checkpoints; the best is kept besides
+    keep: Positive = 3  # the last so many checkpoints
+    keep_best: Positive = 1  # and besides them the best
     patience: NonNegative = 0  # validations without a better one before training stops; 0: never
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
     compile: Literal["auto", "yes", "no"] = "auto"  # auto: on a GPU

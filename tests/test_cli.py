@@ -70,7 +70,7 @@ def test_data_check(tmp_path: Path) -> None:
         (["import", "nowhere", "out"], 1, "nowhere is no folder"),
         (["train", "nowhere.toml"], 1, "can't read the recipe nowhere.toml: No such file or directory"),
         (["train", "--task", "lm", "--train", "nowhere.txt"], 1, "nowhere.txt"),
-        (["train", "r.toml", "--task", "lm"], 2, "change it with --set instead of --task, --train or --dev"),
+        (["train", "r.toml", "--task", "lm"], 2, "a recipe says what to learn from"),
         (["train"], 2, "give a recipe, or --task and --train"),
         (["train", "--resume", "--out", "nowhere"], 1, "nowhere holds no training to resume"),
         (["info"], 2, "Missing argument"),

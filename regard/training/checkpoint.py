@@ -72,10 +72,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of a run: the last `keep`, and besides them the one with the best score. One process writes them."""
+    """The checkpoints of a run: the last `keep`, and besides them those with the best scores. One process writes them."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Path, keep: int, keep_best: int = 1) -> None:
+        self.folder, self.keep, self.keep_best = folder, keep, keep_best
 
     def save(
         self, step: int, weights: Mapping[str, Tensor], state: dict[str, Any], *, score: float | None = None, passing: bool = False
@@ -117,7 +117,7 @@ class Checkpoints:
         """Later checkpoints stay: they are another attempt's, or damaged and yet to be replaced, and count for nothing here."""
         present = [checkpoint for checkpoint in self.all() if checkpoint.step <= step]
         regular = [checkpoint for checkpoint in present if not checkpoint.passing]
-        kept = {checkpoint.step for checkpoint in [*regular[-self.keep :], *present[-1:], *_by_score(present)[:1]]}
+        kept = {checkpoint.step for checkpoint in [*regular[-self.keep :], *present[-1:], *_by_score(present)[: self.keep_best]]}
         for checkpoint in present:
             if checkpoint.step not in kept:
                 # First out of sight, so that a half-removed one is never taken for a checkpoint.

@@ -27,7 +27,7 @@ RECIPE = "recipe.toml"
 def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: bool = False, console: Console | None = None) -> Path:
     """Trains what a recipe describes in the folder `out`, from the beginning or from its newest checkpoint, and gives the bundle."""
     with world() as here:
-        checkpoints = Checkpoints(out / "checkpoints", max(recipe.training.keep, recipe.training.average))
+        checkpoints = Checkpoints(out / "checkpoints", max(recipe.training.keep, recipe.training.average), recipe.training.keep_best)
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
         report = Report(out if here.first else None, recipe.training.steps, recipe.training.log_every, console)

@@ -316,3 +316,22 @@ assert midway, "no save was interrupted"
 def test_killed_at_any_moment_a_whole_checkpoint_is_found(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_best_are_kept_besides_the_last(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, keep_best=2)
+    for step, score in ((1, 5.0), (2, 9.0), (3, 8.0), (4, 1.0), (5, 2.0), (6, 3.0)):
+        checkpoints.save(step, filled(step), {}, score=score)
+    assert steps(tmp_path) == [2, 3, 5, 6]
+
+
+def test_one_in_passing_takes_no_place_and_goes_with_the_next(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(1, filled(1), {})
+    checkpoints.save(2, filled(2), {})
+    checkpoints.save(3, filled(3), {}, passing=True)
+    assert steps(tmp_path) == [1, 2, 3]
+    assert found(tmp_path).step == 3
+    assert found(tmp_path).passing
+    checkpoints.save(4, filled(4), {})
+    assert steps(tmp_path) == [2, 4]
