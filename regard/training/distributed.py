@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,9 @@ def world() -> Iterator[World]:
     try:
         yield World(dist.get_rank(), size, device)
     finally:
+        # A thread of the group may still be letting go of its last tensor, for which it needs the interpreter; taking the group down
+        # waits for that thread without yielding to it, for ever. So yield first.
+        time.sleep(0.5)
         dist.destroy_process_group()
 
 
