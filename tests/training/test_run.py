@@ -340,11 +340,16 @@ def start(out: Path, *arguments: str, processes: int = 1) -> subprocess.Popen[st
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,
     )
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    _, error = process.communicate(timeout=300)
+    try:
+        _, error = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # torchrun's children too
+        raise
     assert process.returncode == code, error
     return error
 
