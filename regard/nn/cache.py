@@ -76,9 +76,7 @@ class Cache:
         if rows != self.rows:
             raise CacheError(f"the cache has {self.rows} rows and {rows} were given; each goes on where it stood, so give all of them")
         if self.most + count > self.capacity:
-            raise CacheError(
-                f"the cache holds {self.capacity} positions a row and {self.most + count} are needed; start with a larger capacity"
-            )
+            raise CacheError(f"the cache holds {self.capacity} positions a row and {self.most + count} are needed; start with more room")
         return self.filled[:, None] + torch.arange(count, device=self.filled.device)
 
     def reach(self, count: int) -> int:

@@ -172,7 +172,7 @@ class Trainer:
     def _bad_step(self) -> None:
         self.progress.bad += 1
         self.progress.skipped += 1
-        self.report.say(f"step {self.progress.step}: the loss is not finite; the step is left out")
+        self.report.say(f"step {self.progress.step}: the loss is not finite; the step is left out ({self.progress.skipped} so far)")
         if self.progress.bad >= BAD_IN_A_ROW:
             raise TrainingError(
                 f"the loss was not finite {self.progress.bad} times in a row, up to step {self.progress.step}; "
