@@ -24,13 +24,23 @@ ROOMS = [
     ["models"],
     ["bundle", "decoding", "evaluation"],
     ["training", "interop"],
+    ["door"],
     ["view"],
     ["serve"],
+    ["console"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 # Within nn, the same: each file from those before it.
-NN = [["tap", "masks", "positions", "embedding"], ["cache", "backends"], ["attention", "recurrent"], ["layers", "memory"], ["initial"]]
+NN = [
+    ["tap", "masks", "positions", "embedding"],
+    ["short"],
+    ["cache", "backends"],
+    ["few"],
+    ["attention", "recurrent"],
+    ["layers", "memory"],
+    ["initial"],
+]
 NN_RANK = {file: rank for rank, files in enumerate(NN) for file in files}
 
 

@@ -1,120 +1,288 @@
-"""Choosing the words: greedy takes the most probable at each position, beam search keeps the best few hypotheses open.
+"""Beam search on the device: of all continuations of a source's hypotheses the most probable stay open.
 
-Both work through the protocol of `Generator`, so every model family uses the same code. The choosing is done on the host, hypothesis by
-hypothesis: plain to read, and what a faster search is to be measured against.
+score = log P(tokens) / length^α, the end token counted in both (+ β Σ log min(1, coverage) where that is asked for)
+
+At each position the 2 × size most probable continuations of each source are looked at. Those that end and are among the best `size` are
+finished, and the best `size` that go on stay open. A source is done when none of its open hypotheses can still win: log-probabilities only
+fall, and the longest output allowed is forgiven most, which bounds what each can reach. A beam of one is greedy search: when its only
+hypothesis ends, nothing is left open.
+
+Nothing here asks the device for a number: sources that are done simply have no open hypothesis left, and whoever runs the search
+(`runner`) looks now and then. So no result depends on the batch, and a whole position can be replayed as one graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from regard.config import ModelConfig
-from regard.data.batch import Tokens
-from regard.errors import ConfigError, RegardError
-from regard.models import Generator, State
+from regard.decoding.rules import OFF, Steering, progress, unmet
+from regard.decoding.settings import Beam
+from regard.errors import ConfigError
+
+WORST = -1e9  # ranks what lacks a required word below everything that has it
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished output: its tokens, without the end token, and the sum of their log-probabilities, with it."""
+    """A finished output: its tokens, without the end token, and the log-probability of each, that of the end token last."""
 
     tokens: tuple[int, ...]
-    log_probability: float
+    log_probabilities: tuple[float, ...]
     ended: bool  # by the end token, rather than by the maximum length
+    score: float  # what it was ranked by
 
-    def score(self, length_penalty: float) -> float:
-        """log P / length^α, the end token counted: α = 0 favours short outputs, 1 is the mean over positions."""
-        return self.log_probability / max(1, len(self.tokens) + self.ended) ** length_penalty
-
-
-@torch.no_grad()
-def greedy(model: Generator, source: Tokens, *, max_length: int) -> list[Hypothesis]:
-    """The most probable word at every position, until the end token or `max_length` tokens."""
-    return [hypotheses[0] for hypotheses in beam_search(model, source, beam_size=1, max_length=max_length)]
-
-
-@torch.no_grad()
-def beam_search(
-    model: Generator, source: Tokens, *, beam_size: int = 4, max_length: int, length_penalty: float = 0.0
-) -> list[list[Hypothesis]]:
-    """For each source its best hypotheses, at most `beam_size`, best first.
-
-    At each position every open hypothesis is tried with every next word, and the `beam_size` most probable of all these are kept: those
-    that end are finished, the others go on. A source is done when no open hypothesis of its own can still beat those it has finished.
-    """
-    if beam_size < 1 or max_length < 1 or length_penalty < 0:
-        raise ConfigError("beam_size and max_length must be at least 1, length_penalty at least 0")
-    state, logits = model.start(model.encode(source), max_length)
-    beams = [Beam(beam_size, max_length, length_penalty, model.config) for _ in range(source.ids.shape[0])]
-    logs = log_probabilities(logits)[:, None]  # (sources, open, vocabulary)
-    while True:
-        chosen = [beam.extend(log) for beam, log in zip(beams, logs.cpu(), strict=True)]
-        if all(beam.done for beam in beams):
-            return [beam.best() for beam in beams]
-        logs = log_probabilities(_next(model, state, chosen, logs))
+    @property
+    def log_probability(self) -> float:
+        return sum(self.log_probabilities)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """At least in float32: in half precision, neighbouring hypotheses would get the same score."""
-    logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    if logs.isnan().any():
-        raise RegardError("the model gave scores that are not numbers; its weights are damaged, or too large for this precision")
-    return logs
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
-def _next(model: Generator, state: State, chosen: list[list[tuple[int, int]]], logs: Tensor) -> Tensor:
-    """Moves the state on to the chosen (open hypothesis, word) pairs of each source and gives their logits (sources, open, vocabulary)."""
-    sources, before, _ = logs.shape
-    rows = [number * before + parent for number, pairs in enumerate(chosen) for parent, _ in pairs]
-    words = [[word] for pairs in chosen for _, word in pairs]
-    if rows != list(range(sources * before)):  # greedy never moves a row
-        state.reorder(torch.tensor(rows, device=logs.device))
-    return model.step(torch.tensor(words, device=logs.device), state)[:, -1].unflatten(0, (sources, -1))
+@dataclass
+class Finished:
+    """The best finished hypotheses of each group of each source, best first: (sources, groups, places, …)."""
+
+    rank: Tensor  # what they are ordered by; -inf: no hypothesis
+    score: Tensor
+    words: Tensor  # (…, limit)
+    logs: Tensor  # (…, limit)
+    length: Tensor  # the end token counted
+    ended: Tensor
+
+    @classmethod
+    def none(cls, sources: int, groups: int, places: int, limit: int, logs: torch.dtype, device: torch.device) -> Finished:
+        shape = (sources, groups, places)
+        rank = torch.full(shape, OFF, dtype=torch.double, device=device)
+        words = torch.zeros(*shape, limit, dtype=torch.long, device=device)
+        length, ended = torch.zeros(shape, dtype=torch.long, device=device), torch.zeros(shape, dtype=torch.bool, device=device)
+        return cls(rank, rank.clone(), words, torch.zeros(*shape, limit, dtype=logs, device=device), length, ended)
+
+    def add(self, new: Finished) -> None:
+        """The best of both, as many as there are places."""
+        rank, order = torch.cat((self.rank, new.rank), 2).topk(self.rank.shape[2], 2)
+        for name in ("score", "words", "logs", "length", "ended"):
+            old: Tensor = getattr(self, name)
+            both = torch.cat((old, getattr(new, name)), 2)
+            old.copy_(take(both, order))
+        self.rank.copy_(rank)
+
+    def keep(self, sources: Tensor) -> None:
+        for name, tensor in vars(self).items():
+            setattr(self, name, tensor.index_select(0, sources))
 
 
-class Beam:
-    """The open and finished hypotheses of one source."""
+def take(table: Tensor, places: Tensor) -> Tensor:
+    """Entries of the third dimension: table (sources, groups, n, …) and places (sources, groups, m) to (sources, groups, m, …)."""
+    if table.dim() == 4:
+        places = places[..., None].expand(-1, -1, -1, table.shape[3])
+    return table.gather(2, places)
 
-    def __init__(self, size: int, max_length: int, length_penalty: float, config: ModelConfig) -> None:
-        self.size, self.max_length, self.length_penalty = size, max_length, length_penalty
-        self.end_token = config.end_token
-        self.open: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-        self.finished: list[Hypothesis] = []
-        self.done = False
 
-    def extend(self, logs: Tensor) -> list[tuple[int, int]]:
-        """Takes the next log-probabilities (open, vocabulary) and gives the (open hypothesis, word) pairs that go on, `size` of them."""
-        if self.done:
-            return [(0, self.end_token)] * self.size
-        scores = logs[: len(self.open)].double() + torch.tensor([[score] for _, score in self.open], dtype=torch.double)
-        best = scores.flatten().topk(min(self.size, scores.numel()))
-        opened: list[tuple[int, int]] = []
-        hypotheses = []
-        for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            parent, word = divmod(index, logs.shape[-1])
-            tokens = self.open[parent][0]
-            if word == self.end_token:
-                self.finished.append(Hypothesis(tokens, score, ended=True))
-            elif len(tokens) + 1 == self.max_length:
-                self.finished.append(Hypothesis((*tokens, word), score, ended=False))
-            else:
-                opened.append((parent, word))
-                hypotheses.append(((*tokens, word), score))
-        self.open = hypotheses
-        self.finished.sort(key=lambda hypothesis: -hypothesis.score(self.length_penalty))
-        del self.finished[self.size :]
-        self.done = not self.open or self._decided()
-        return opened + [(0, self.end_token)] * (self.size - len(opened))
+class BeamSearch:
+    """The open and finished hypotheses of a batch of sources. Groups are parts of a beam that are kept different; mostly there is one."""
 
-    def best(self) -> list[Hypothesis]:
-        return self.finished
+    def __init__(self, beam: Beam, steering: Steering, *, given: Tensor | None = None, dtype: torch.dtype = torch.float32) -> None:
+        """`given`: what was there before the first word (sources, length), -1 at padding, for rules that look back."""
+        self.beam, self.steering = beam, steering
+        self.groups, self.width = beam.groups, beam.size // beam.groups
+        self.looked_at = 1 if self.width == 1 else 2 * self.width  # with one place, what is second best never goes on
+        device, sources = steering.limit.device, len(steering.limit)
+        self.limit = int(steering.limit.max())
+        self.total = torch.zeros(sources, self.groups, 1, dtype=torch.double, device=device)  # log P of the open ones; -inf: closed
+        self.given = 0 if given is None else given.shape[1]
+        self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)  # (sources, hypotheses, given + limit)
+        if given is not None:
+            self.history[:, 0, : self.given] = given
+        self.logs = torch.zeros(sources, 1, self.limit, dtype=torch.promote_types(dtype, torch.float32), device=device)
+        self.coverage: Tensor | None = None  # (sources, hypotheses, source length)
+        self.finished = Finished.none(sources, self.groups, self.width, self.limit, self.logs.dtype, device)
+        self.written = torch.zeros(1, dtype=torch.long, device=device)
+        self.words = torch.zeros(sources, beam.size, dtype=torch.long, device=device)
+        self.parents = torch.zeros_like(self.words)
+        self.open = torch.ones(sources, dtype=torch.bool, device=device)
+        self.broken = torch.zeros((), dtype=torch.bool, device=device)
 
-    def _decided(self) -> bool:
-        """Log-probabilities only fall, and the longest output is forgiven most: that bounds what an open hypothesis can reach."""
-        if len(self.finished) < self.size:
-            return False
-        hope = max(score for _, score in self.open) / self.max_length**self.length_penalty
-        return hope <= self.finished[-1].score(self.length_penalty)
+    @property
+    def hypotheses(self) -> int:
+        return self.beam.size
+
+    def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
+        """From the logits (sources, hypotheses, vocabulary) of the next word to the words chosen and whose continuations they are.
+
+        `weights` (sources, hypotheses, source length): where each hypothesis looked, for coverage; `real`: which of them are words.
+        """
+        logs = log_probabilities(logits)
+        self.broken |= logs[..., 0].isnan().any()
+        steered = self._grouped(self.steering.apply(logs, self.history, self.written))
+        logs = self._grouped(logs)
+        chosen = [self._chosen(steered, logs, group=0)]
+        times = torch.zeros_like(logs[:, 0, 0])  # (sources, vocabulary), how often the groups before chose each word
+        for group in range(1, self.groups):
+            going, places = chosen[-1].rank.masked_fill(chosen[-1].words == self.steering.end, OFF).topk(self.width, 1)
+            times.scatter_add_(1, chosen[-1].words.gather(1, places), (going > OFF).to(times.dtype))
+            chosen.append(self._chosen(steered - self.beam.diversity * times[:, None, None], logs, group))
+        self._go_on(_Candidates.stack(chosen), weights, real)
+
+    def _grouped(self, scores: Tensor) -> Tensor:
+        """(sources, hypotheses, vocabulary) to (sources, groups, width, vocabulary); at first all groups share the one hypothesis."""
+        if scores.shape[1] == 1 and self.groups * self.width > 1:
+            return scores[:, None].expand(-1, self.groups, -1, -1)
+        return scores.unflatten(1, (self.groups, -1))
+
+    def _chosen(self, steered: Tensor, logs: Tensor, group: int) -> _Candidates:
+        """The most probable continuations of a group's hypotheses (sources, looked_at), best first."""
+        total, steered, logs = self.total[:, group], steered[:, group], logs[:, group]  # (sources, width), (…, vocabulary)
+        values, words = steered.topk(
+            min(self.looked_at, steered.shape[-1]), -1
+        )  # more than these of one hypothesis are never among the best
+        required = self.steering.rules.required
+        if required:
+            histories = self._group_histories(group)
+            values, words = _with_required(values, words, steered, progress(histories, required)[1])
+        each = words.shape[-1]
+        rank = (total[:, :, None] + values).flatten(1)
+        missing = max(0, self.looked_at - rank.shape[1])
+        rank, flat = F.pad(rank, (0, missing), value=OFF), F.pad(words.flatten(1), (0, missing))
+        if required:
+            best = self._in_turn(rank, flat, histories, each)
+            rank = rank.gather(1, best)
+        else:
+            rank, best = rank.topk(self.looked_at, 1)
+        parents, words = (best // each).clamp(max=total.shape[1] - 1), flat.gather(1, best)
+        log = logs.flatten(1).gather(1, parents * logs.shape[-1] + words).to(self.logs.dtype)
+        return _Candidates(rank, parents, words, log)
+
+    def _in_turn(self, rank: Tensor, words: Tensor, histories: Tensor, each: int) -> Tensor:
+        """The best candidates of every bank in turn, a bank being those with as many tokens of the required words (Post & Vilar 2018)."""
+        required = self.steering.rules.required
+        owner = (torch.arange(words.shape[1], device=words.device) // each).clamp(max=histories.shape[1] - 1)
+        longer = histories.index_select(1, owner).index_copy(2, self.given + self.written, words[..., None])
+        bank = progress(longer, required)[0]
+        order = rank.argsort(dim=1, descending=True, stable=True)
+        banks = bank.gather(1, order)
+        rounds = F.one_hot(banks, sum(map(len, required)) + 1).cumsum(1).gather(2, banks[..., None]).squeeze(2)
+        rounds = rounds.masked_fill(rank.gather(1, order) == OFF, words.shape[1] + 1)
+        fullest_first = rounds * (sum(map(len, required)) + 1) - banks
+        return order.gather(1, fullest_first.argsort(dim=1, stable=True)[:, : self.looked_at])
+
+    def _group_histories(self, group: int) -> Tensor:
+        return self.history if self.history.shape[1] == 1 else self.history.unflatten(1, (self.groups, -1))[:, group]
+
+    def _go_on(self, found: _Candidates, weights: Tensor | None, real: Tensor | None) -> None:
+        """Finishes what ends among the best, keeps open the best of the rest, and closes sources that no open hypothesis can better."""
+        length = self.written + 1
+        valid, ended = found.rank > OFF, found.words == self.steering.end
+        last = (length == self.steering.limit)[:, None, None]
+        among_best = torch.arange(self.looked_at, device=ended.device) < self.width
+        total = (take(self.total, found.parents) + found.log).masked_fill(~valid, OFF)
+        place = length - 1
+        history = self._of_parents(self.history, found.parents).index_copy(3, self.given + place, found.words[..., None])
+        logs = self._of_parents(self.logs, found.parents).index_copy(3, place, found.log[..., None])
+
+        score = total / length.double() ** self.beam.length_penalty
+        coverage = None
+        if weights is not None:
+            before = weights if self.coverage is None else self.coverage + weights
+            coverage = self._of_parents(before, found.parents)
+            score = score + self.beam.coverage * _covered(coverage, real)
+        rank = score.masked_fill(~(valid & among_best & (ended | last)), OFF)
+        if self.steering.rules.required:
+            rank = rank + WORST * unmet(history.flatten(1, 2), self.steering.rules.required).view_as(rank)
+        lengths = length.expand_as(found.words)
+        self.finished.add(Finished(rank, score, history[..., self.given :], logs, lengths, ended))
+
+        still, places = found.rank.masked_fill(~valid | ended | last, OFF).topk(self.width, 2)
+        total = take(total, places).masked_fill(still == OFF, OFF)
+        hope = total.amax(2) / self.steering.limit[:, None].double() ** self.beam.length_penalty
+        closed = hope <= self.finished.rank[:, :, min(self.beam.n_best, self.width) - 1]
+        self._set("total", total.masked_fill(closed[..., None], OFF))
+        self._set("open", (self.total > OFF).flatten(1).any(1))
+        # At first there is one hypothesis, which all groups continue; from then on each group has its own.
+        first = torch.arange(self.groups, device=places.device)[:, None] * (0 if self.history.shape[1] == 1 else self.width)
+        self._set("history", take(history, places).flatten(1, 2))
+        self._set("logs", take(logs, places).flatten(1, 2))
+        self._set("words", take(found.words, places).flatten(1, 2))
+        self._set("parents", (take(found.parents, places) + first).flatten(1, 2))
+        if coverage is not None:
+            self._set("coverage", take(coverage, places).flatten(1, 2))
+        self.written += 1
+
+    def _of_parents(self, table: Tensor, parents: Tensor) -> Tensor:
+        """(sources, hypotheses, …) to what the parents (sources, groups, n) have: (sources, groups, n, …)."""
+        if table.shape[1] == 1 and self.groups > 1:
+            return take(table[:, None].expand(-1, self.groups, -1, -1), parents)
+        return take(table.unflatten(1, (self.groups, -1)), parents)
+
+    def _set(self, name: str, value: Tensor) -> None:
+        """In place where it can be: buffers that stay where they are can be replayed."""
+        old = getattr(self, name)
+        if old is not None and old.shape == value.shape:
+            old.copy_(value)
+        else:
+            setattr(self, name, value.clone())
+
+    def keep(self, sources: Tensor) -> None:
+        """Only these sources are left."""
+        for name in ("total", "history", "logs", "coverage", "words", "parents", "open"):
+            tensor = getattr(self, name)
+            if tensor is not None:
+                setattr(self, name, tensor.index_select(0, sources))
+        self.finished.keep(sources)
+        self.steering = self.steering.keep(sources)
+
+    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
+        """The best hypotheses of these sources, at most n_best each, best first."""
+        found = Finished(*(tensor.index_select(0, sources).flatten(1, 2).cpu() for tensor in vars(self.finished).values()))
+        return [self._best(found, number) for number in range(len(sources))]
+
+    def _best(self, found: Finished, source: int) -> list[Hypothesis]:
+        best: list[Hypothesis] = []
+        for place in found.rank[source].argsort(descending=True, stable=True).tolist():
+            if float(found.rank[source, place]) == OFF or len(best) == self.beam.n_best:
+                break
+            length, ended = int(found.length[source, place]), bool(found.ended[source, place])
+            words = tuple(found.words[source, place, : length - ended].tolist())
+            logs = tuple(found.logs[source, place, :length].tolist())
+            best.append(Hypothesis(words, logs, ended, float(found.score[source, place])))
+        if not best:
+            raise ConfigError("the rules leave no word that may be written; lift one of them (banned, min_length, a prefix)")
+        return best
+
+
+@dataclass
+class _Candidates:
+    """Continuations of hypotheses (sources, n), or of those of all groups (sources, groups, n), best first."""
+
+    rank: Tensor  # what they are ordered by; -inf: none
+    parents: Tensor  # within the group
+    words: Tensor
+    log: Tensor  # the model's own log-probability of the word
+
+    @classmethod
+    def stack(cls, groups: Sequence[_Candidates]) -> _Candidates:
+        return cls(*(torch.stack(parts, 1) for parts in zip(*(vars(group).values() for group in groups), strict=True)))
+
+
+def _with_required(values: Tensor, words: Tensor, steered: Tensor, coming: Tensor) -> tuple[Tensor, Tensor]:
+    """The candidates of each hypothesis, and besides them the tokens (…, words) that would bring a required word on."""
+    known = (coming < 0) | (coming[..., None] == words[:, :, None]).any(-1)
+    earlier = (coming[..., None] == coming[:, :, None]) & torch.ones(coming.shape[-1], coming.shape[-1], device=words.device).tril(
+        -1
+    ).bool()
+    coming = coming.clamp(min=0)
+    more = steered.gather(2, coming).masked_fill(known | earlier.any(-1), OFF)
+    return torch.cat((values, more), -1), torch.cat((words, coming), -1)
+
+
+def _covered(coverage: Tensor, real: Tensor | None) -> Tensor:
+    """Σ log min(1, attention that each word of the source got in all): (sources, groups, n)."""
+    logs = coverage.clamp(1e-6, 1.0).log()
+    return (logs if real is None else logs.masked_fill(~real[:, None, None], 0.0)).sum(-1).double()

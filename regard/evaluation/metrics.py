@@ -71,6 +71,17 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 @dataclass(frozen=True)
+class LabelScores:
+    """How well one label is found. Where there is nothing to divide by, a figure is 0."""
+
+    label: str
+    precision: float  # of the times it was predicted, the share that was right
+    recall: float  # of the times it was right, the share that was predicted
+    f1: float  # the harmonic mean of the two
+    count: int  # how often it was right
+
+
+@dataclass(frozen=True)
 class Confusion:
     """How often each label was taken for each: counts[i][j] times, labels[i] was right and labels[j] was predicted."""
 
@@ -81,8 +92,35 @@ class Confusion:
     def accuracy(self) -> float:
         return sum(row[i] for i, row in enumerate(self.counts)) / sum(map(sum, self.counts))
 
+    @property
+    def per_label(self) -> tuple[LabelScores, ...]:
+        """Precision, recall and F1 of each label, in the order of the labels."""
+        predicted = [sum(column) for column in zip(*self.counts, strict=True)]
+        return tuple(self._scores(index, sum(row), predicted[index]) for index, row in enumerate(self.counts))
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of the labels: a rare one counts as much as a common one."""
+        return sum(scores.f1 for scores in self.per_label) / len(self.labels)
+
     def as_json(self) -> dict[str, Any]:
-        return {"labels": list(self.labels), "counts": [list(row) for row in self.counts], "accuracy": self.accuracy}
+        return {
+            "labels": list(self.labels),
+            "counts": [list(row) for row in self.counts],
+            "accuracy": self.accuracy,
+            "macro_f1": self.macro_f1,
+            "per_label": [asdict(scores) for scores in self.per_label],
+        }
+
+    def _scores(self, index: int, count: int, predicted: int) -> LabelScores:
+        hits = self.counts[index][index]
+        return LabelScores(
+            self.labels[index],
+            precision=hits / predicted if predicted else 0.0,
+            recall=hits / count if count else 0.0,
+            f1=2 * hits / (predicted + count) if predicted + count else 0.0,
+            count=count,
+        )
 
 
 def confusion(predicted: Sequence[str], gold: Sequence[str], labels: Sequence[str] | None = None) -> Confusion:
@@ -95,6 +133,15 @@ def confusion(predicted: Sequence[str], gold: Sequence[str], labels: Sequence[st
         raise CorpusError(f"the label {strange[0]!r} is not one of {', '.join(labels)}")
     times = Counter(zip(gold, predicted, strict=True))
     return Confusion(tuple(labels), tuple(tuple(times[right, taken] for taken in labels) for right in labels))
+
+
+def finite(value: Any) -> Any:
+    """The same for JSON, which knows neither infinity nor what is no number: they become null."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _check_pairs(given: Sequence[Any], wanted: Sequence[Any], given_name: str, wanted_name: str) -> None:

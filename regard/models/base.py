@@ -1,19 +1,21 @@
 """What every model shares, and the protocol through which search and training use all of them alike.
 
-encode(source) → memory · start(memory, room) → state and the first logits · step(ids, state) → the next logits · state.reorder(rows)
+encode(source) → memory · start(memory, room) → state and the first logits · step(ids, state) → the next logits · state.select(parents)
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import ModelConfig
 from regard.data.batch import Tokens
-from regard.errors import ShapeError
+from regard.errors import ConfigError, ShapeError
 from regard.nn import backends
 from regard.nn.cache import Cache, KeyValues
 from regard.nn.masks import Boundaries, Causal, Documents, Full, Mask, Padding, Prefix, Rule
@@ -40,32 +42,55 @@ class Memory:
     tokens: Tokens
     states: Tensor | None = None  # (sources, length, width)
 
+    def take(self, sources: Tensor) -> Self:
+        """That of some sources, or of one several times."""
+        return replace(
+            self,
+            tokens=self.tokens.map(lambda x: x.index_select(0, sources)),
+            states=None if self.states is None else self.states.index_select(0, sources),
+        )
+
 
 class State(ABC):
-    """Where decoding stands: one row for each open hypothesis. `step` writes into it."""
+    """Where decoding stands: for each source its open hypotheses, as many for each. `step` writes into it."""
 
     @abstractmethod
-    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        """Row i becomes what row rows[i] was. Rows of a source stay together, as many for each; `sources` names those that stay."""
+    def select(self, parents: Tensor) -> None:
+        """Hypothesis k of each source now is what hypothesis parents[source, k] was; there may be more of them, or fewer."""
+
+    @abstractmethod
+    def keep(self, sources: Tensor) -> None:
+        """Only these sources are left."""
 
 
 class Generator(Model, ABC):
-    """A model that writes: position by position, from logits over its vocabulary."""
+    """A model that writes: position by position, from logits over its vocabulary.
+
+    None of the methods that take or give a state keeps anything for gradients: training calls the model itself.
+    """
 
     @abstractmethod
     def encode(self, source: Tokens) -> Memory:
         """Reads the source, once."""
 
     @abstractmethod
-    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
-        """One row for each source, with room for so many new positions, and the logits (rows, vocabulary) of the first of them.
+    def start(self, memory: Memory, room: int, hypotheses: int = 1) -> tuple[State, Tensor]:
+        """One hypothesis for each source, and the logits (sources, vocabulary) of its first word.
 
-        Neither this nor `step` keeps anything for gradients: training calls the model itself.
+        There is room for so many new positions of so many hypotheses.
         """
 
     @abstractmethod
     def step(self, ids: Tensor, state: State) -> Tensor:
-        """Takes in the tokens (rows, n) chosen last and gives the logits (rows, n, vocabulary) that follow each."""
+        """Takes in the word chosen last for each hypothesis (sources, hypotheses) and gives the logits (…, vocabulary) of the next."""
+
+    @abstractmethod
+    def extend(self, ids: Tensor, state: State) -> Tensor:
+        """Takes in words (sources, n) one after the other, for sources of one hypothesis, and gives the logits (…, vocabulary) then."""
+
+    def looks(self, taps: Mapping[str, Tensor]) -> Tensor:
+        """How much each hypothesis looked at each source word (sources, hypotheses, source length), from what `record` collected."""
+        raise ConfigError(f"a model of kind '{self.config.kind}' looks at no source, so there is nothing to align")
 
 
 @dataclass
@@ -73,15 +98,59 @@ class StackState(State):
     """A Transformer's: the cache of its decoder, and each layer's keys and values of the source, kept once per source."""
 
     cache: Cache
+    visible: Tensor  # (sources, hypotheses, capacity): the slots where the words of each hypothesis stand
+    lengths: Tensor  # (sources,), words so far, the prompt's or the start token among them
     memory: list[KeyValues] | None = None
     memory_mask: Mask | None = None
-    prefix: Tensor | None = None  # (rows,), where a prefix model's given part ends
+    window: int | None = None
+    context: int | None = None  # no position is given beyond it: rows that are done go on with the others for a while
 
-    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        self.cache.reorder(rows)
-        if self.prefix is not None:
-            self.prefix = self.prefix.index_select(0, rows)
-        if sources is not None and self.memory is not None:
+    @classmethod
+    def begin(cls, cache: Cache, lengths: Tensor, *, window: int | None = None, context: int | None = None) -> StackState:
+        """After prompts of these lengths, padded on the right, have been put into the first slots."""
+        slots = torch.arange(cache.capacity, device=lengths.device)
+        return cls(cache, (slots < lengths[:, None])[:, None], lengths.clone(), window=window, context=context)
+
+    def place(self, ids: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        """Slots (hypotheses,), positions (sources, hypotheses) and mask of the next word of each hypothesis."""
+        check_words(ids, *self.visible.shape[:2])
+        positions = self.lengths[:, None].repeat(1, ids.shape[1])
+        if self.context is not None:
+            positions = positions.clamp(max=self.context - 1)
+        slots = self.cache.claim(positions)
+        self.visible.scatter_(2, slots[None, :, None].expand(*ids.shape, 1), True)
+        self.lengths += 1
+        return slots, positions, self._mask(self.visible[:, :, : self.cache.reach], positions)
+
+    def place_row(self, ids: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        """The same for several words (sources, n) in a row, for sources of one hypothesis."""
+        count = ids.shape[1]
+        check_words(ids[:, :1], *self.visible.shape[:2])
+        positions = self.lengths[:, None] + torch.arange(count, device=ids.device)
+        slots = self.cache.claim(positions)
+        keys = torch.arange(self.cache.reach, device=ids.device)
+        new = (keys <= slots[:, None]) & (keys >= slots[0])  # (n, reach): those before it, and itself
+        visible = self.visible[:, :, : self.cache.reach] | new
+        self.visible.index_fill_(2, slots, True)
+        self.lengths += count
+        return slots, positions, self._mask(visible, positions)
+
+    def _mask(self, visible: Tensor, positions: Tensor) -> Mask:
+        if self.window is not None:
+            visible = visible & (positions[:, :, None] - self.cache.positions[:, None, : self.cache.reach] < self.window)
+        return Mask(visible[:, None])
+
+    def select(self, parents: Tensor) -> None:
+        chosen = self.visible.gather(1, parents[:, :, None].expand(-1, -1, self.visible.shape[2]))
+        if chosen.shape == self.visible.shape:
+            self.visible.copy_(chosen)  # buffers stay where they are
+        else:
+            self.visible = chosen
+
+    def keep(self, sources: Tensor) -> None:
+        self.cache.keep(sources)
+        self.visible, self.lengths = self.visible.index_select(0, sources), self.lengths.index_select(0, sources)
+        if self.memory is not None:
             self.memory = [KeyValues(key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory]
             self.memory_mask = take_rows(self.memory_mask, sources)
 
@@ -140,6 +209,13 @@ def left_aligned(tokens: Tokens) -> Tokens:
         return tokens
     order = (~tokens.real).long().argsort(dim=1, stable=True)
     return Tokens(tokens.ids.gather(1, order), tokens.real.gather(1, order), tail=True)
+
+
+def check_words(ids: Tensor, sources: int, hypotheses: int) -> None:
+    if ids.shape[0] != sources:
+        raise ShapeError(f"the state has {sources} rows and {ids.shape[0]} were given; each goes on where it stood, so give all of them")
+    if ids.shape[1] != hypotheses:
+        raise ShapeError(f"the state has {hypotheses} hypotheses a source, but words for {ids.shape[1]} were given; give each its own")
 
 
 def check_length(length: int, context: int, what: str) -> None:

@@ -51,8 +51,12 @@ class Encoder(Model):
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         """One vector for each sequence (sequences, width): its first token's, or the mean of all."""
-        pooled = _first(states, tokens) if self.config.pooling == "first" else _mean(states, tokens)
+        pooled = self.vectors(states, tokens)
         return pooled if self.pooler is None else torch.tanh(self.pooler(pooled))
+
+    def vectors(self, states: Tensor, tokens: Tokens, pooling: str | None = None) -> Tensor:
+        """The same without what a head adds, to compare texts by; `pooling`: "first" or "mean", by default as the config says."""
+        return _first(states, tokens) if (pooling or self.config.pooling) == "first" else _mean(states, tokens)
 
     def classify(self, states: Tensor, tokens: Tokens) -> Tensor:
         """Logits (sequences, labels)."""

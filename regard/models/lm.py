@@ -14,7 +14,7 @@ from regard.nn.cache import Cache
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.initial import initialise
 from regard.nn.layers import Stack
-from regard.nn.masks import Causal, Prefix, Rule, Window
+from regard.nn.masks import Causal, Mask, Prefix, Rule, Window
 
 
 class LanguageModel(Generator):
@@ -52,28 +52,30 @@ class LanguageModel(Generator):
         return Memory(left_aligned(source))
 
     @torch.no_grad()
-    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
+    def start(self, memory: Memory, room: int, hypotheses: int = 1) -> tuple[State, Tensor]:
         prompt = memory.tokens
-        rows, capacity = prompt.ids.shape[0], prompt.ids.shape[1] + room
-        check_length(capacity, self.config.context, "prompt and continuation together")
-        cache = Cache.of(self.config, self.decoder, rows, capacity)
-        state = StackState(cache, prefix=prompt.lengths if self.config.mask == "prefix" else None)
-        states = self._advance(prompt.ids, state, prompt.lengths)
+        rows, longest = prompt.ids.shape
+        shortest = int(prompt.lengths.min())  # a longer one may have less room, and be done before the others
+        check_length(max(longest + 1, shortest + room), self.config.context, "prompt and continuation together")
+        cache = Cache.of(self.config, self.decoder, rows, longest + room * hypotheses)
+        slots = cache.claim(torch.arange(longest, device=prompt.ids.device).expand(rows, -1))
+        mask = self._rule(prompt.lengths if self.config.mask == "prefix" else None).build(slots[None], cache.reach)
+        states = self.decoder(self.embed(prompt.ids), positions=slots[None], mask=mask, cache=cache, slots=slots)
         last = states[torch.arange(rows, device=states.device), prompt.lengths - 1]
-        return state, self.logits(last)
+        return StackState.begin(cache, prompt.lengths, window=self.config.window, context=self.config.context), self.logits(last)
 
     @torch.no_grad()
     def step(self, ids: Tensor, state: State) -> Tensor:
         assert isinstance(state, StackState)
-        return self.logits(self._advance(ids, state))
+        return self._write(ids, state, *state.place(ids))
 
-    def _advance(self, ids: Tensor, state: StackState, lengths: Tensor | None = None) -> Tensor:
-        count = ids.shape[1]
-        slots = state.cache.slots(ids)
-        mask = self._rule(state.prefix).build(slots, state.cache.reach(count))
-        states = self.decoder(self.embed(ids), positions=slots, mask=mask, cache=state.cache)
-        state.cache.advance(count, lengths)
-        return states
+    @torch.no_grad()
+    def extend(self, ids: Tensor, state: State) -> Tensor:
+        assert isinstance(state, StackState)
+        return self._write(ids, state, *state.place_row(ids))
+
+    def _write(self, ids: Tensor, state: StackState, slots: Tensor, positions: Tensor, mask: Mask) -> Tensor:
+        return self.logits(self.decoder(self.embed(ids), positions=positions, mask=mask, cache=state.cache, slots=slots))
 
     def _rule(self, prefix_ends: Tensor | None) -> Rule:
         rule = Causal() if prefix_ends is None else Prefix(prefix_ends)

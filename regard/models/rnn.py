@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.errors import ShapeError
-from regard.models.base import Generator, Memory, State, check_length, left_aligned, padding_mask, take_rows
+from regard.models.base import Generator, Memory, State, check_length, check_words, left_aligned, padding_mask, take_rows
 from regard.nn import backends
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.recurrent import Hidden, Looked, RecurrentDecoder, RecurrentEncoder
@@ -20,16 +22,28 @@ from regard.nn.recurrent import Hidden, Looked, RecurrentDecoder, RecurrentEncod
 class RnnState(State):
     """The decoder's hidden state for each row, and the source it looks at."""
 
-    hidden: Hidden
+    hidden: Hidden  # its rows are the hypotheses of the first source, then those of the next
     source: Looked
 
-    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        self.hidden = self.hidden.take(rows)
-        if sources is not None:
-            keys = self.source.keys
-            mask = take_rows(self.source.mask, sources)
-            assert mask is not None
-            self.source = Looked(self.source.memory.index_select(0, sources), None if keys is None else keys.index_select(0, sources), mask)
+    @property
+    def sources(self) -> int:
+        return self.source.memory.shape[0]
+
+    @property
+    def hypotheses(self) -> int:
+        return self.hidden.state.shape[1] // self.sources
+
+    def select(self, parents: Tensor) -> None:
+        first = torch.arange(self.sources, device=parents.device)[:, None] * self.hypotheses
+        self.hidden = self.hidden.take((first + parents).flatten())
+
+    def keep(self, sources: Tensor) -> None:
+        rows = sources[:, None] * self.hypotheses + torch.arange(self.hypotheses, device=sources.device)
+        self.hidden = self.hidden.take(rows.flatten())
+        keys = self.source.keys
+        mask = take_rows(self.source.mask, sources)
+        assert mask is not None
+        self.source = Looked(self.source.memory.index_select(0, sources), None if keys is None else keys.index_select(0, sources), mask)
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,9 @@ class RnnMemory(Memory):
     """The encoder's state at each word, and the last, which is all that a decoder without attention is told."""
 
     last: Hidden | None = None
+
+    def take(self, sources: Tensor) -> Self:
+        return replace(super().take(sources), last=None if self.last is None else self.last.take(sources))
 
 
 class RnnSeq2Seq(Generator):
@@ -86,7 +103,7 @@ class RnnSeq2Seq(Generator):
         return RnnMemory(source, states, last)
 
     @torch.no_grad()
-    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
+    def start(self, memory: Memory, room: int, hypotheses: int = 1) -> tuple[State, Tensor]:
         """`room` is no matter here: a hidden state is as large after a thousand words as after one."""
         assert isinstance(memory, RnnMemory), "a memory comes from encode()"
         state = RnnState(*self._begin(memory))
@@ -96,11 +113,24 @@ class RnnSeq2Seq(Generator):
     @torch.no_grad()
     def step(self, ids: Tensor, state: State) -> Tensor:
         assert isinstance(state, RnnState)
-        rows = state.hidden.state.shape[1]
-        if ids.shape[0] != rows:
-            raise ShapeError(f"the state has {rows} rows and {ids.shape[0]} were given; each goes on where it stood, so give all of them")
+        check_words(ids, state.sources, state.hypotheses)
+        return self._write(ids.reshape(-1, 1), state).unflatten(0, ids.shape).squeeze(2)
+
+    @torch.no_grad()
+    def extend(self, ids: Tensor, state: State) -> Tensor:
+        assert isinstance(state, RnnState)
+        check_words(ids[:, :1], state.sources, state.hypotheses)
+        return self._write(ids, state)
+
+    def _write(self, ids: Tensor, state: RnnState) -> Tensor:
         states, state.hidden = self.decoder(self.dropout(self.embed(ids)), state.hidden, state.source)
         return self.logits(states)
+
+    def looks(self, taps: Mapping[str, Tensor]) -> Tensor:
+        if self.decoder.attention is None:
+            return super().looks(taps)
+        weights = taps["decoder.attention.weights"]  # (sources * hypotheses, 1, length)
+        return weights.transpose(0, 1)
 
     def _begin(self, memory: RnnMemory) -> tuple[Hidden, Looked]:
         assert memory.states is not None

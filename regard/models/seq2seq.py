@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from regard.nn.cache import Cache
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.initial import initialise
 from regard.nn.layers import Stack
-from regard.nn.masks import Causal, Full
+from regard.nn.masks import Causal, Full, Mask
 
 
 class Seq2Seq(Generator):
@@ -62,27 +64,37 @@ class Seq2Seq(Generator):
         return Memory(source, self.read(source))
 
     @torch.no_grad()
-    def start(self, memory: Memory, room: int) -> tuple[State, Tensor]:
+    def start(self, memory: Memory, room: int, hypotheses: int = 1) -> tuple[State, Tensor]:
         assert memory.states is not None, "a memory comes from encode()"
         check_length(room, self.config.context, "the target to be decoded")
-        rows = memory.states.shape[0]
-        cache = Cache.of(self.config, self.decoder, rows, min(room + 1, self.config.context))  # the start token takes a place too
-        state = StackState(cache, self.decoder.keys_values(memory.states), padding_mask(memory.tokens))
-        begin = torch.full((rows, 1), self.config.start_token, device=memory.states.device)
+        rows, device = memory.states.shape[0], memory.states.device
+        cache = Cache.of(self.config, self.decoder, rows, 1 + room * hypotheses)  # the start token takes a place too
+        state = StackState.begin(cache, torch.zeros(rows, dtype=torch.long, device=device))
+        state.memory, state.memory_mask = self.decoder.keys_values(memory.states), padding_mask(memory.tokens)
+        begin = torch.full((rows, 1), self.config.start_token, device=device)
         return state, self.step(begin, state)[:, -1]
 
     @torch.no_grad()
     def step(self, ids: Tensor, state: State) -> Tensor:
         assert isinstance(state, StackState)
-        count = ids.shape[1]
-        slots = state.cache.slots(ids)
+        return self._write(ids, state, *state.place(ids))
+
+    @torch.no_grad()
+    def extend(self, ids: Tensor, state: State) -> Tensor:
+        assert isinstance(state, StackState)
+        return self._write(ids, state, *state.place_row(ids))
+
+    def looks(self, taps: Mapping[str, Tensor]) -> Tensor:
+        return taps[f"decoder.layers.{len(self.decoder.layers) - 1}.cross.weights"].mean(1)  # all heads of the last layer
+
+    def _write(self, ids: Tensor, state: StackState, slots: Tensor, positions: Tensor, mask: Mask) -> Tensor:
         states = self.decoder(
             self.embed(ids),
             state.memory,
-            positions=slots,
-            mask=Causal().build(slots, state.cache.reach(count)),
+            positions=positions,
+            mask=mask,
             memory_mask=state.memory_mask,
             cache=state.cache,
+            slots=slots,
         )
-        state.cache.advance(count)
         return self.logits(states)

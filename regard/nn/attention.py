@@ -11,6 +11,7 @@ from regard.config import Bias
 from regard.errors import CacheError, ConfigError, MaskError, ShapeError, nearest
 from regard.nn import backends
 from regard.nn.cache import KeyValues, LayerCache
+from regard.nn.few import few, suits
 from regard.nn.masks import Mask, Rule
 from regard.nn.positions import Placement
 from regard.nn.tap import tap
@@ -79,16 +80,16 @@ class Attention(nn.Module):
             query = self._heads(self.project.part(x, slice(None, self.query_rows)), self.heads)
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
         query = positions.turn_query(query)
-        rows = query.shape[0]
-        query = _gather_beams(query, seen.key.shape[0])
         mask = _checked(mask, query, seen.key)
-        backend = backends.serving(backends.chosen(self.backend), mask)
-        attended = backend(query, *seen, mask=mask, bias=positions.bias, scale=self.scale, dropout=self.dropout if self.training else 0.0)
+        backend, dropout = backends.serving(backends.chosen(self.backend), mask), self.dropout if self.training else 0.0
+        if backend is backends.sdpa and not dropout and suits(query, mask):
+            backend = few
+        attended = backend(query, *seen, mask=mask, bias=positions.bias, scale=self.scale, dropout=dropout)
         for name, value in zip(("query", "key", "value"), (query, *seen), strict=True):
             tap(self, name, value)
         tap(self, "scores", attended.scores)
         tap(self, "weights", attended.weights)
-        joined = _scatter_beams(attended.output, rows).transpose(1, 2).flatten(2)  # heads side by side: (rows, query, heads * head_width)
+        joined = attended.output.transpose(1, 2).flatten(2)  # heads side by side: (rows, query, heads * head_width)
         tap(self, "heads", joined)
         return self.join(joined)
 
@@ -107,24 +108,9 @@ class Attention(nn.Module):
         return x.unflatten(-1, (heads, self.head_width)).transpose(1, 2)  # (rows, heads, length, head_width)
 
 
-def _gather_beams(query: Tensor, sources: int) -> Tensor:
-    """Beams that share a source stand side by side as queries, so that the source's keys are kept and read once."""
-    if query.shape[0] == sources:
-        return query
-    if query.shape[0] % sources:
-        raise ShapeError(f"{query.shape[0]} rows can't share {sources} sources evenly; give each source as many rows")
-    beams = query.unflatten(0, (sources, -1))  # (sources, beams, heads, query, head_width)
-    return beams.transpose(1, 2).flatten(2, 3)
-
-
-def _scatter_beams(output: Tensor, rows: int) -> Tensor:
-    sources = output.shape[0]
-    if rows == sources:
-        return output
-    return output.unflatten(2, (rows // sources, -1)).transpose(1, 2).flatten(0, 1)
-
-
 def _checked(mask: Mask | None, query: Tensor, key: Tensor) -> Mask:
+    if query.shape[0] != key.shape[0]:
+        raise ShapeError(f"{query.shape[0]} rows of queries for {key.shape[0]} rows of keys; each row looks at its own")
     if mask is None:
         return Mask()
     if isinstance(mask, Rule):

@@ -1,7 +1,8 @@
 """What decoding remembers: the keys and values of the words so far, in buffers that never move.
 
-A cache is passed to the model, never kept on it. Each row has a fill of its own, and a token's slot is its position: a shorter prompt
-is padded on the right, and the next word overwrites its padding.
+A cache is passed to the model, never kept on it. Its rows are sources. All hypotheses of a source share its row, a slot for each word of
+each: they form a tree, words that several have in common stand there once, and nothing is copied when one hypothesis gives way to
+another. Which slots are the past of a hypothesis is a table of booleans beside the cache, and the mask that attention is given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from regard.config import Transformer
 from regard.errors import CacheError
 
-REACH_STEP = 64  # views of the buffers grow in steps of this, so that attention reads little and meets few shapes
+REACH_STEP = {"cpu": 64, "cuda": 256}  # views of the buffers grow in such steps, so that attention reads little and meets few shapes
 
 
 class KeyValues(NamedTuple):
@@ -31,14 +32,13 @@ class LayerCache:
 
     key: Tensor  # (rows, kv_heads, capacity, head_width)
     value: Tensor
-    rows: Tensor  # (rows, 1), their numbers
-    slots: Tensor  # (rows, new)
+    slots: Tensor  # (new,), the same in every row
     reach: int
 
     def extend(self, new: KeyValues) -> KeyValues:
-        """Writes the new keys and values into their slots and gives all of them back, as far as any row is filled."""
-        self.key[self.rows, :, self.slots] = new.key.transpose(1, 2).to(self.key.dtype)
-        self.value[self.rows, :, self.slots] = new.value.transpose(1, 2).to(self.value.dtype)
+        """Writes the new keys and values into their slots and gives all of them back, as far as any slot is used."""
+        self.key.index_copy_(2, self.slots, new.key.to(self.key.dtype))
+        self.value.index_copy_(2, self.slots, new.value.to(self.value.dtype))
         return KeyValues(self.key[:, :, : self.reach], self.value[:, :, : self.reach])
 
 
@@ -51,9 +51,9 @@ class Cache:
         shape = (layers, rows, kv_heads, capacity, head_width)
         self.key = torch.zeros(shape, dtype=dtype, device=device)
         self.value = torch.zeros(shape, dtype=dtype, device=device)
-        self.filled = torch.zeros(rows, dtype=torch.long, device=device)  # slots in use, per row
-        self.row_numbers = torch.arange(rows, device=device)[:, None]
-        self.most = 0  # no row has more than this in use; known without asking the device
+        self.positions = torch.zeros(rows, capacity, dtype=torch.long, device=device)  # where the word in each slot stands in its text
+        self.next = torch.zeros(1, dtype=torch.long, device=device)  # the first free slot, on the device
+        self.used = 0  # and on the host, known without asking the device
 
     @classmethod
     def of(cls, config: Transformer, stack: nn.Module, rows: int, capacity: int) -> Cache:
@@ -70,35 +70,35 @@ class Cache:
     def rows(self) -> int:
         return self.key.shape[1]
 
-    def slots(self, ids: Tensor) -> Tensor:
-        """The slots that tokens (rows, count) go to: the next of each row, and their positions too."""
-        rows, count = ids.shape
-        if rows != self.rows:
-            raise CacheError(f"the cache has {self.rows} rows and {rows} were given; each goes on where it stood, so give all of them")
-        if self.most + count > self.capacity:
-            raise CacheError(f"the cache holds {self.capacity} positions a row and {self.most + count} are needed; start with more room")
-        return self.filled[:, None] + torch.arange(count, device=self.filled.device)
+    def claim(self, positions: Tensor) -> Tensor:
+        """The next slots (new,), for words that stand at these positions (rows, new) of their texts."""
+        count = positions.shape[1]
+        if self.used + count > self.capacity:
+            raise CacheError(f"the cache holds {self.capacity} words a row and {self.used + count} are needed; start with more room")
+        slots = self.next + torch.arange(count, device=self.next.device)
+        self.positions.index_copy_(1, slots, positions)
+        self.next += count
+        self.used += count
+        return slots
 
-    def reach(self, count: int) -> int:
-        """How many slots attention must read once `count` more are written, in whole steps."""
-        return min(self.capacity, -(-(self.most + count) // REACH_STEP) * REACH_STEP)
+    @property
+    def reach(self) -> int:
+        """How many slots attention must read, in whole steps."""
+        return self.reach_with(0)
+
+    def reach_with(self, new: int) -> int:
+        """The same once so many more are used."""
+        step = REACH_STEP.get(self.key.device.type, 64)
+        return min(self.capacity, -(-(self.used + new) // step) * step)
 
     def layer(self, index: int, slots: Tensor) -> LayerCache:
-        return LayerCache(self.key[index], self.value[index], self.row_numbers, slots, self.reach(slots.shape[1]))
+        return LayerCache(self.key[index], self.value[index], slots, self.reach)
 
-    def advance(self, count: int, lengths: Tensor | None = None) -> None:
-        """Marks the slots just written as filled: `count` in each row, or for a right-padded batch each row's own length."""
-        self.filled += count if lengths is None else lengths
-        self.most += count
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row rows[i] was; the number of rows may change."""
-        if rows.shape == self.filled.shape:  # beams swap places: the buffers stay where they are
-            for buffer in (self.key, self.value):
-                used = buffer[:, :, :, : self.most]
-                used.copy_(used.index_select(1, rows))
-            self.filled.copy_(self.filled.index_select(0, rows))
-        else:
-            self.key, self.value = self.key.index_select(1, rows), self.value.index_select(1, rows)
-            self.filled = self.filled.index_select(0, rows)
-            self.row_numbers = torch.arange(len(rows), device=rows.device)[:, None]
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows are left."""
+        for name in ("key", "value"):
+            old: Tensor = getattr(self, name)
+            new = old.new_zeros(old.shape[0], len(rows), *old.shape[2:])
+            new[:, :, :, : self.used] = old[:, :, :, : self.used].index_select(1, rows)
+            setattr(self, name, new)
+        self.positions = self.positions.index_select(0, rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -137,16 +136,17 @@ class Stack(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         cache: Cache | None = None,
+        slots: Tensor | None = None,
     ) -> Tensor:
         """Embeddings (rows, length, width) at positions (rows or 1, length) to what the last layer makes of them.
 
-        `memory`: what cross-attention reads, or each layer's keys and values of it. With a `cache`, positions are the slots to write to.
+        `memory`: what cross-attention reads, or each layer's keys and values of it. With a `cache`, `slots` are those it gave the words.
         """
         tap(self, "embeddings", x)
         x = self.positions.embed(x, positions)
         tap(self, "placed", x)
         x = self.dropout(self.embedding_norm(x))
-        seen = None if cache is None else torch.arange(cache.reach(positions.shape[1]), device=positions.device)[None]
+        seen = None if cache is None else cache.positions[:, : cache.reach]
         place = self.positions.place(positions, positions, x.dtype, seen=seen)
         for index, layer in enumerate(self.layers):
             x = layer(
@@ -155,11 +155,12 @@ class Stack(nn.Module):
                 mask=mask,
                 memory_mask=memory_mask,
                 positions=place,
-                cache=None if cache is None else cache.layer(index, positions),
+                cache=None if cache is None or slots is None else cache.layer(index, slots),
             )
         return self.norm(x)
 
     def keys_values(self, memory: Tensor) -> list[KeyValues]:
         """Each layer's cross-attention keys and values of a memory: once per source, not once per word or beam."""
         crosses = [layer.cross for layer in self.layers if isinstance(layer, Block)]
-        return [cross.keys_values(memory) for cross in crosses if cross is not None]
+        both = [cross.keys_values(memory) for cross in crosses if cross is not None]
+        return [KeyValues(key.contiguous(), value.contiguous()) for key, value in both]  # read at every position, so laid out for it

@@ -118,6 +118,11 @@ class Tokenizer:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @property
+    def special_ids(self) -> frozenset[int]:
+        """Those that stand for no text: padding, start, end, mask, tags."""
+        return frozenset(self._special.values())
+
+    @property
     def size(self) -> int:
         return self._library.get_vocab_size()
 

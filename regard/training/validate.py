@@ -12,7 +12,8 @@ import torch
 from regard.data.batch import Tokens
 from regard.data.collate import Form
 from regard.data.plan import make_plan
-from regard.decoding.search import beam_search
+from regard.decoding.runner import decode
+from regard.decoding.settings import Beam, Length, Rules
 from regard.evaluation.metrics import exact_match, perplexity, translation_scores
 from regard.models import Generator
 from regard.recipe import Recipe
@@ -88,17 +89,13 @@ def _translations(
     sources = [[*source.encode(row.texts[0], tag)[:room], source.end_id] for row, tag in rows]
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     found: dict[int, str] = {}
+    beam = Beam(size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty)
+    rules = Rules(max_length=Length(plus=recipe.decoding.max_length))
     while order:
         size = max(1, DECODE_TOKENS // len(sources[order[-1]]) // recipe.decoding.beam_size)
         part, order = order[-size:], order[:-size]
         with precision():
-            outputs = beam_search(
-                model,
-                Tokens.pad([sources[index] for index in part], device=world.device),
-                beam_size=recipe.decoding.beam_size,
-                max_length=recipe.decoding.max_length,
-                length_penalty=recipe.decoding.length_penalty,
-            )
+            outputs = decode(model, Tokens.pad([sources[index] for index in part], device=world.device), beam, rules)
         found |= {index: target.decode(list(best[0].tokens)) for index, best in zip(part, outputs, strict=True)}
     hypotheses = [found[index] for index in range(len(sources))]
     references = [row.texts[1] for row in prepared.dev_rows]

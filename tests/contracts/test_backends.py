@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.config import LanguageModelConfig, Seq2SeqConfig
 from regard.errors import ConfigError, MaskError
+from regard.models.base import StackState
 from regard.nn import using
 from regard.nn.attention import Attention
 from regard.nn.backends import BACKENDS, choose
@@ -96,11 +97,10 @@ def test_cached_equals_explicit_without_cache(rule: str, positions: str, chunks:
     want = stack(x, positions=torch.arange(LENGTH)[None], mask=CACHED[rule].build(LENGTH))
     cache, pieces = Cache.of(shape, stack, ROWS, capacity=20), []
     with using(backend):
-        for piece in x.split(chunks, 1):
-            slots = cache.slots(piece[:, :, 0])
-            mask = CACHED[rule].build(slots, cache.reach(piece.shape[1]))
-            pieces.append(stack(piece, positions=slots, mask=mask, cache=cache))
-            cache.advance(piece.shape[1])
+        for places in torch.arange(LENGTH).split(chunks):
+            slots = cache.claim(places.expand(ROWS, -1))
+            mask = CACHED[rule].build(slots[None], cache.reach)
+            pieces.append(stack(x[:, places], positions=places[None], mask=mask, cache=cache, slots=slots))
     torch.testing.assert_close(torch.cat(pieces, 1), want, **EXACT)
 
 
@@ -108,20 +108,20 @@ def test_cached_equals_explicit_without_cache(rule: str, positions: str, chunks:
 @pytest.mark.parametrize("positions", POSITIONS)
 @torch.no_grad()
 def test_rows_of_different_lengths_share_a_cache(positions: str, backend: str) -> None:
-    """Prompts padded on the right, then one word at a time: each row as if it were alone."""
+    """Prompts padded on the right, then one word at a time: each row as if it were alone. Slots are the same in all, positions are not."""
     torch.manual_seed(0)
     shape = config(positions=positions)
     stack = Stack(shape, causal=True, backend=backend).double()
     lengths = torch.tensor([6, 2, 4])
     prompt, more = torch.randn(3, 6, 24, dtype=torch.double), torch.randn(3, 4, 24, dtype=torch.double)
     cache = Cache.of(shape, stack, 3, capacity=10)
-    slots = cache.slots(prompt[:, :, 0])
-    outputs = [stack(prompt, positions=slots, mask=Causal().build(slots, cache.reach(6)), cache=cache)]
-    cache.advance(6, lengths)
+    places = torch.arange(6)
+    slots = cache.claim(places.expand(3, -1))
+    outputs = [stack(prompt, positions=places[None], mask=Causal().build(slots[None], cache.reach), cache=cache, slots=slots)]
+    state = StackState.begin(cache, lengths)
     for word in more.split(1, 1):
-        slots = cache.slots(word[:, :, 0])
-        outputs.append(stack(word, positions=slots, mask=Causal().build(slots, cache.reach(1)), cache=cache))
-        cache.advance(1)
+        slots, where, mask = state.place(word[:, :, 0])
+        outputs.append(stack(word, positions=where, mask=mask, cache=cache, slots=slots))
     for row, length in enumerate(lengths.tolist()):
         alone = torch.cat((prompt[row, :length], more[row]))[None]
         want = stack(alone, positions=torch.arange(length + 4)[None], mask=Causal().build(length + 4))[0]
@@ -130,16 +130,32 @@ def test_rows_of_different_lengths_share_a_cache(positions: str, backend: str) -
 
 
 @pytest.mark.parametrize("backend", ["explicit", "sdpa"])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("positions", POSITIONS)
 @torch.no_grad()
-def test_beams_share_their_source(backend: str) -> None:
-    """Keys and values of a source, kept once, serve all its rows as copies of them would."""
+def test_hypotheses_share_a_row_as_if_each_had_its_own(positions: str, window: int | None, backend: str) -> None:
+    """A tree in one row: two hypotheses of each source, one giving way to the other, against each history alone and whole."""
     torch.manual_seed(0)
-    attention = Attention(24, 4, kv_heads=2, backend=backend).double()
-    source, x = torch.randn(2, 5, 24, dtype=torch.double), torch.randn(6, 3, 24, dtype=torch.double)
-    real = torch.arange(5)[None] < torch.tensor([5, 2])[:, None]
-    shared = attention(x, attention.keys_values(source), mask=Padding(real).build(1, 5))
-    copied = attention(x, source.repeat_interleave(3, 0), mask=Padding(real.repeat_interleave(3, 0)).build(1, 5))
-    torch.testing.assert_close(shared, copied, **EXACT)
+    shape = config(positions=positions, kv_heads=2)
+    stack = Stack(shape, causal=True, backend=backend).double()
+    x = torch.randn(5, 3, 2, 24, dtype=torch.double)  # (position, source, hypothesis, width)
+    cache = Cache.of(shape, stack, 3, capacity=20)
+    state = StackState.begin(cache, torch.zeros(3, dtype=torch.long), window=window)
+    state.select(torch.zeros(3, 2, dtype=torch.long))
+    histories: list[list[list[Tensor]]] = [[[], []] for _ in range(3)]
+    for words in x:
+        slots, where, mask = state.place(words[:, :, 0])
+        got = stack(words, positions=where, mask=mask, cache=cache, slots=slots)
+        for source, hypothesis in itertools.product(range(3), range(2)):
+            history = histories[source][hypothesis]
+            history.append(words[source, hypothesis])
+            rule = Causal() if window is None else Causal() & Window(window)
+            length = len(history)
+            want = stack(torch.stack(history)[None], positions=torch.arange(length)[None], mask=rule.build(length))[0, -1]
+            torch.testing.assert_close(got[source, hypothesis], want, **EXACT)
+        parents = torch.randint(0, 2, (3, 2))
+        state.select(parents)
+        histories = [[list(histories[source][int(parent)]) for parent in parents[source]] for source in range(3)]
 
 
 @settings(max_examples=60, deadline=None)

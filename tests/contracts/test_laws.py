@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.search import beam_search, greedy
+from regard.decoding.runner import decode
+from regard.decoding.settings import Beam, Length, Rules, Sampling
 from regard.errors import RegardError
 from regard.models import Encoder, Generator, LanguageModel, Seq2Seq
 from regard.training.loss import cross_entropy
@@ -113,7 +114,7 @@ def test_prefix_packed_equals_padded_equals_decoding(layout: Any) -> None:
         state, first = model.start(model.encode(Tokens.pad([row[:length]])), len(row))
         want.append(first)
         if len(row) > length:
-            want.append(model.step(torch.tensor([row[length:]]), state)[0])
+            want.append(model.extend(torch.tensor([row[length:]]), state)[0])
     starts = torch.tensor([0, 5, 13])
     after = torch.cat(
         [
@@ -163,7 +164,7 @@ def test_cached_equals_uncached(name: str) -> None:
     more = torch.tensor(sentences(6, 6, 6, seed=5))
     for pieces in ([1] * 6, [4, 2]):
         state, first = model.start(model.encode(Tokens.pad(SOURCES)), 20)
-        steps = torch.cat([first[:, None], *(model.step(piece, state) for piece in more.split(pieces, 1))], 1)
+        steps = torch.cat([first[:, None], *(model.extend(piece, state) for piece in more.split(pieces, 1))], 1)
         for row, source in enumerate(SOURCES):
             words = more[row].tolist()
             if model.config.kind == "lm":
@@ -175,37 +176,41 @@ def test_cached_equals_uncached(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITERS)
 @torch.no_grad()
-def test_reordered_rows_go_on_as_if_they_had_always_been_there(name: str) -> None:
-    """Rows of a source are multiplied, swapped and dropped, sources too; each goes on as its own history says."""
+def test_hypotheses_go_on_as_if_they_had_always_been_there(name: str) -> None:
+    """Hypotheses of a source are multiplied, swapped and dropped, sources too; each goes on as its own history says."""
     model = small(name)
     assert isinstance(model, Generator)
-    state, _ = model.start(model.encode(Tokens.pad(SOURCES)), 20)
-    histories: list[list[int]] = [[], [], []]
+    state, _ = model.start(model.encode(Tokens.pad(SOURCES)), 20, hypotheses=2)
+    histories: list[list[list[int]]] = [[[]], [[]], [[]]]
     owners = [0, 1, 2]
 
-    def step(words: list[int]) -> Tensor:
-        for history, word in zip(histories, words, strict=True):
-            history.append(word)
-        return model.step(torch.tensor(words)[:, None], state)[:, -1]
+    def step(words: list[list[int]]) -> Tensor:
+        for row, chosen in zip(histories, words, strict=True):
+            for history, word in zip(row, chosen, strict=True):
+                history.append(word)
+        return model.step(torch.tensor(words), state)
 
-    def reorder(rows: list[int], sources: list[int] | None = None) -> None:
-        nonlocal histories, owners
-        state.reorder(torch.tensor(rows), None if sources is None else torch.tensor(sources))
-        histories, owners = [list(histories[row]) for row in rows], [owners[row] for row in rows]
+    def select(parents: list[list[int]]) -> None:
+        nonlocal histories
+        state.select(torch.tensor(parents))
+        histories = [[list(row[parent]) for parent in chosen] for row, chosen in zip(histories, parents, strict=True)]
 
-    step([4, 5, 6])
-    reorder([0, 0, 1, 1, 2, 2])  # two beams for each source
-    step([7, 8, 9, 10, 11, 12])
-    reorder([1, 0, 2, 2, 5, 4])  # beams swap places, and one takes another's
-    step([13, 14, 15, 16, 17, 18])
-    reorder([0, 1, 4, 5], sources=[0, 2])  # the second source is finished
-    got = step([19, 20, 21, 22])
-    for row, (owner, history) in enumerate(zip(owners, histories, strict=True)):
-        if model.config.kind == "lm":
-            want = model(Tokens.pad([[*SOURCES[owner], *history]]))[0, -1]
-        else:
-            want = model(Tokens.pad([SOURCES[owner]]), Tokens.pad([[1, *history]]))[0, -1]
-        torch.testing.assert_close(got[row], want, **EXACT)
+    step([[4], [5], [6]])
+    select([[0, 0], [0, 0], [0, 0]])  # two hypotheses for each source
+    step([[7, 8], [9, 10], [11, 12]])
+    select([[1, 0], [0, 0], [1, 0]])  # they swap places, and one takes another's
+    step([[13, 14], [15, 16], [17, 18]])
+    state.keep(torch.tensor([0, 2]))  # the second source is finished
+    histories, owners = [histories[0], histories[2]], [0, 2]
+    select([[1, 1], [0, 1]])
+    got = step([[19, 20], [21, 22]])
+    for row, owner in enumerate(owners):
+        for place, history in enumerate(histories[row]):
+            if model.config.kind == "lm":
+                want = model(Tokens.pad([[*SOURCES[owner], *history]]))[0, -1]
+            else:
+                want = model(Tokens.pad([SOURCES[owner]]), Tokens.pad([[1, *history]]))[0, -1]
+            torch.testing.assert_close(got[row, place], want, **EXACT)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
@@ -214,8 +219,9 @@ def test_beam_of_one_is_greedy(name: str, length_penalty: float) -> None:
     """The best word at each position, found by asking the model step by step."""
     model = small(name)
     assert isinstance(model, Generator)
-    beams = beam_search(model, Tokens.pad(SOURCES), beam_size=1, max_length=12, length_penalty=length_penalty)
-    assert [beam[0].tokens for beam in beams] == [found.tokens for found in greedy(model, Tokens.pad(SOURCES), max_length=12)]
+    beams = decode(model, Tokens.pad(SOURCES), Beam(size=1, length_penalty=length_penalty), Rules(max_length=Length(plus=12)))
+    drawn = decode(model, Tokens.pad(SOURCES), Sampling(temperature=0), Rules(max_length=Length(plus=12)))
+    assert [beam[0].tokens for beam in beams] == [found[0].tokens for found in drawn]
     for source, beam in zip(SOURCES, beams, strict=True):
         state, logits = model.start(model.encode(Tokens.pad([source])), 12)
         words: list[int] = []
@@ -255,7 +261,7 @@ def test_half_precision_follows_float64(name: str, dtype: torch.dtype) -> None:
     source, target = Tokens.pad(SOURCES), Tokens.pad(TARGETS)
     got, want = outputs(rounded, source, target).double()[target.real], outputs(exact, source, target)[target.real]
     assert float((got - want).norm() / want.norm()) < 0.05
-    for row, hypotheses in enumerate(beam_search(rounded, source, beam_size=2, max_length=6)):
+    for row, hypotheses in enumerate(decode(rounded, source, Beam(size=2, length_penalty=0.0), Rules(max_length=Length(plus=6)))):
         words = [*hypotheses[0].tokens, *([2] if hypotheses[0].ended else [])]
         state, logits = rounded.start(rounded.encode(Tokens.pad([SOURCES[row]])), 6)
         total = 0.0
@@ -292,7 +298,7 @@ def test_scores_that_are_not_numbers_are_an_error() -> None:
     with torch.no_grad():
         model.embed.weight.fill_(float("nan"))
     with pytest.raises(RegardError, match="scores that are not numbers"):
-        greedy(model, Tokens.pad(SOURCES), max_length=3)
+        decode(model, Tokens.pad(SOURCES))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

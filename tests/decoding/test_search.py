@@ -7,13 +7,15 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.search import Hypothesis, beam_search, greedy
+from regard.decoding.runner import decode
+from regard.decoding.search import Hypothesis
+from regard.decoding.settings import GREEDY, Beam, Length, Rules
 from regard.errors import ConfigError
-from regard.models import Generator, LanguageModel, build
+from regard.models import Generator, build
 from regard.presets import preset
+from tests.decoding.plain import Output, log_probabilities, plain_beam_search
 
 WORDS = 5  # 0 pad, 1 start, 2 end, and two more: all outputs of a few words can be enumerated
 SOURCES = [[3, 4, 3], [4], [3, 3, 4, 4, 3]]
@@ -33,16 +35,9 @@ def model_of(name: str) -> Generator:
     return model
 
 
-def log_probabilities(model: Generator, source: list[int], words: tuple[int, ...]) -> Tensor:
-    """Of every word at every position (words + 1, vocabulary), in one teacher-forced pass."""
-    if isinstance(model, LanguageModel):
-        return model(Tokens.pad([[*source, *words]]))[0, len(source) - 1 :].log_softmax(-1)
-    return model(Tokens.pad([source]), Tokens.pad([[1, *words]]))[0].log_softmax(-1)
-
-
 @cache
 @torch.no_grad()
-def every_output(name: str, source: tuple[int, ...], max_length: int) -> list[Hypothesis]:
+def every_output(name: str, source: tuple[int, ...], max_length: int) -> list[Output]:
     """All outputs there can be: those that end, and those cut off at `max_length`."""
     model, outputs = model_of(name), []
     for length in range(max_length + 1):
@@ -50,10 +45,21 @@ def every_output(name: str, source: tuple[int, ...], max_length: int) -> list[Hy
             logs = log_probabilities(model, list(source), words)
             total = sum(float(logs[i, word]) for i, word in enumerate(words))
             if length < max_length:
-                outputs.append(Hypothesis(words, total + float(logs[length, 2]), ended=True))
+                outputs.append(Output(words, total + float(logs[length, 2]), ended=True))
             else:
-                outputs.append(Hypothesis(words, total, ended=False))
+                outputs.append(Output(words, total, ended=False))
     return outputs
+
+
+def beam_search(
+    model: Generator, source: Tokens, *, beam_size: int, max_length: int, length_penalty: float = 0.0, n_best: int | None = None
+) -> list[list[Hypothesis]]:
+    beam = Beam(size=beam_size, length_penalty=length_penalty, n_best=n_best or beam_size)
+    return decode(model, source, beam, Rules(max_length=Length(plus=max_length)))
+
+
+def greedy(model: Generator, source: Tokens, *, max_length: int) -> list[Hypothesis]:
+    return [found[0] for found in decode(model, source, GREEDY, Rules(max_length=Length(plus=max_length)))]
 
 
 FAMILIES = ["transformer-tiny", "gpt-small", "rnn-attention", "rnn-plain"]
@@ -117,5 +123,27 @@ def test_a_wider_beam_is_never_worse_than_exhaustive_allows() -> None:
 
 
 def test_senseless_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1"):
-        beam_search(model_of("rnn-plain"), Tokens.pad([[3]]), beam_size=0, max_length=3)
+    with pytest.raises(ConfigError, match="'size' = 0"):
+        Beam(size=0)
+    with pytest.raises(ConfigError, match="widen the beam"):
+        Beam(size=2, n_best=3)
+    with pytest.raises(ConfigError, match="does not divide"):
+        Beam(size=4, groups=3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_beam_equals_the_plain_one(name: str, size: int, length_penalty: float) -> None:
+    """All hypotheses, in order, with their scores; and the best alone is the same, though its search may stop earlier."""
+    model = model_of(name)
+    found = beam_search(model, Tokens.pad(SOURCES), beam_size=size, max_length=9, length_penalty=length_penalty)
+    best = beam_search(model, Tokens.pad(SOURCES), beam_size=size, max_length=9, length_penalty=length_penalty, n_best=1)
+    for source, hypotheses, only in zip(SOURCES, found, best, strict=True):
+        want = plain_beam_search(model, source, size=size, max_length=9, length_penalty=length_penalty)
+        assert [hypothesis.tokens for hypothesis in hypotheses] == [output.tokens for output in want]
+        assert only[0].tokens == want[0].tokens
+        for ours, theirs in zip(hypotheses, want, strict=True):
+            assert ours.score == pytest.approx(theirs.score(length_penalty), abs=1e-9)
+            assert ours.ended == theirs.ended
+            assert len(ours.log_probabilities) == len(ours.tokens) + ours.ended

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from regard.errors import CorpusError
 from regard.evaluation.metrics import accuracy, confusion, exact_match, perplexity, translation_scores
@@ -85,10 +86,30 @@ def test_accuracy_and_confusion() -> None:
     assert table.labels == ("cat", "dog", "emu")
     assert [list(row) for row in table.counts] == confusion_matrix(gold, predicted).tolist()
     assert table.accuracy == accuracy(predicted, gold) == pytest.approx(4 / 6)
-    assert table.as_json() == {"labels": ["cat", "dog", "emu"], "counts": [[2, 0, 0], [1, 2, 0], [0, 1, 0]], "accuracy": table.accuracy}
+    assert table.as_json() == {
+        "labels": ["cat", "dog", "emu"],
+        "counts": [[2, 0, 0], [1, 2, 0], [0, 1, 0]],
+        "accuracy": table.accuracy,
+        "macro_f1": table.macro_f1,
+        "per_label": [vars(scores) for scores in table.per_label],
+    }
     assert confusion(["dog"], ["dog"], labels=["emu", "dog"]).counts == ((0, 0), (0, 1))
     with pytest.raises(CorpusError, match="the label 'emu' is not one of cat, dog"):
         confusion(predicted, gold, labels=["cat", "dog"])
+
+
+def test_figures_of_each_label_are_those_of_scikit_learn() -> None:
+    chance = random.Random(0)
+    labels = ["a", "b", "c", "never right", "never seen", "never predicted"]
+    gold = chance.choices(["a", "b", "c", "never predicted"], k=200)
+    predicted = [chance.choice([right, "a", "b", "never right"]).replace("never predicted", "c") for right in gold]
+    table = confusion(predicted, gold, labels)
+    theirs = zip(*precision_recall_fscore_support(gold, predicted, labels=labels, zero_division=0), strict=True)
+    for label, ours, (precision, recall, f1, count) in zip(labels, table.per_label, theirs, strict=True):
+        assert (ours.label, ours.count) == (label, count)
+        assert (ours.precision, ours.recall, ours.f1) == pytest.approx((precision, recall, f1))
+    macro = precision_recall_fscore_support(gold, predicted, labels=labels, average="macro", zero_division=0)[2]
+    assert table.macro_f1 == pytest.approx(macro)
 
 
 def test_exact_match() -> None:

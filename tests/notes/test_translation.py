@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.config import LanguageModelConfig, RnnConfig, Seq2SeqConfig
 from regard.data.batch import Tokens
-from regard.decoding.search import beam_search, greedy
+from regard.decoding.runner import decode
+from regard.decoding.settings import GREEDY, Beam, Length, Rules
 from regard.models import Generator, LanguageModel, Memory, RnnSeq2Seq, Seq2Seq, State
 from regard.models.base import StackState
 from regard.training.loss import cross_entropy
@@ -46,7 +47,7 @@ def learn(model: Seq2Seq, sources: list[list[int]], targets: list[list[int]], st
 
 
 def write(model: Generator, source: list[int], limit: int) -> list[int]:
-    return list(greedy(model, Tokens(torch.tensor([source])), max_length=limit)[0].tokens)
+    return list(decode(model, Tokens(torch.tensor([source])), GREEDY, Rules(max_length=Length(plus=limit)))[0][0].tokens)
 
 
 def test_trained_in_one_time_step_it_writes_word_by_word() -> None:
@@ -164,7 +165,7 @@ def test_the_last_position_chooses_the_next_word() -> None:
     model = transformer()
     source = Tokens(torch.tensor([SOURCE]))
     state, _ = model.start(model.encode(source), 4)
-    both = model.step(torch.tensor([[TI, AMO]]), state)
+    both = model.extend(torch.tensor([[TI, AMO]]), state)
     alone = model(source, Tokens(torch.tensor([[START, TI, AMO]])))
     torch.testing.assert_close(both, alone[:, 1:])
     assert (both[:, 0] - both[:, 1]).abs().max() > 1e-3
@@ -173,7 +174,10 @@ def test_the_last_position_chooses_the_next_word() -> None:
 class Nothing(State):
     """The last word is all that such a model remembers, and it is told that anyway."""
 
-    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
+    def select(self, parents: Tensor) -> None:
+        pass
+
+    def keep(self, sources: Tensor) -> None:
         pass
 
 
@@ -184,17 +188,19 @@ class Chain(Generator):
 
     def __init__(self, chances: Tensor) -> None:
         super().__init__()
-        self.chances = chances  # (last word, next word)
+        self.chances = nn.Parameter(chances, requires_grad=False)  # (last word, next word)
 
     def encode(self, source: Tokens) -> Memory:
         return Memory(source)
 
-    def start(self, memory: Memory, capacity: int) -> tuple[State, Tensor]:
+    def start(self, memory: Memory, room: int, hypotheses: int = 1) -> tuple[State, Tensor]:
         rows = memory.tokens.ids.shape[0]
         return Nothing(), self.chances[START].log().expand(rows, -1)
 
     def step(self, ids: Tensor, state: State) -> Tensor:
         return self.chances[ids].log()
+
+    extend = step
 
 
 def test_beam_search_finds_what_greedy_misses() -> None:
@@ -204,9 +210,10 @@ def test_beam_search_finds_what_greedy_misses() -> None:
     chances[START, first], chances[START, second] = 0.6, 0.4
     chances[first, END], chances[first, first], chances[first, second] = 0.4, 0.3, 0.3
     chances[second, END] = 1.0
-    model, source = Chain(chances), Tokens(torch.tensor([[first]]))
-    hasty = greedy(model, source, max_length=5)[0]
-    best = beam_search(model, source, beam_size=2, max_length=5)[0][0]
+    model, source = Chain(chances).eval(), Tokens(torch.tensor([[first]]))
+    rules = Rules(max_length=Length(plus=5))
+    hasty = decode(model, source, GREEDY, rules)[0][0]
+    best = decode(model, source, Beam(size=2, length_penalty=0.0), rules)[0][0]
     assert hasty.tokens == (first,)
     assert best.tokens == (second,)
     assert best.log_probability > hasty.log_probability

@@ -1,0 +1,27 @@
+"""The verbs, each a few lines over the library. What a verb needs is imported when it runs, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from regard.cli import asking, looking, making  # noqa: F401  (each adds its verbs)
+from regard.cli.app import app
+from regard.errors import RegardError
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """The command line. A stated error ends it with 1, wrong usage with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that can't show a √ shows a ? instead of an error
+    try:
+        app()
+    except RegardError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,371 @@
+"""What verbs share: lines in, results out, and meanwhile on standard error what a person should know."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import select
+import shutil
+import stat
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, TextIO
+
+from regard.errors import CorpusError, RegardError
+from regard.evaluation.metrics import finite
+from regard.text.corpus import COMPRESSED, _raw_lines, find
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+MOST_WARNINGS = 20  # of a kind; the rest are counted
+PATIENCE = 0.05  # seconds that lines wait for more to come, before they are worked on
+STANDARD = Path("-")  # standard input or output
+LINE_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+HALVES = re.compile("[\ud800-\udfff]")  # of characters; no encoding can write them
+
+
+class OutputError(RegardError):
+    """Results can't be written where they should go."""
+
+
+@contextmanager
+def line_by_line(texts: Sequence[str], file: Path | None, output: Path | None) -> Iterator[tuple[Lines, Results, Messages]]:
+    """All that a verb needs to turn lines into results. What is missing is said at once; `output` is there when all is done, or not at all.
+
+    with line_by_line(texts, file, output) as (lines, results, messages):
+        for batch in lines.batches(64):
+            for text in batch:
+                results.text(text.upper())
+            results.flush()
+    """
+    with Messages() as messages:
+        lines = Lines(texts, file, messages)
+        with Results(output) as results:
+            messages.bar_wanted = not (lines.interactive or results.on_terminal)  # which a bar would be in the way of
+            yield lines, results, messages
+
+
+class Messages:
+    """What a person should know, on standard error: warnings, and a progress bar where that is a terminal."""
+
+    def __init__(self) -> None:
+        self.bar_wanted = True
+        self._warned: Counter[str] = Counter()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._done, self._begun = 0, 0.0
+
+    def __enter__(self) -> Messages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+        for kind, count in self._warned.items():
+            if count > MOST_WARNINGS:
+                self.say(f"… and {count - MOST_WARNINGS:,} more {kind}")
+
+    def say(self, message: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(f"regard: {message}", markup=False, highlight=False, soft_wrap=True)
+        elif sys.stderr is not None:  # print(file=None) would write it among the results
+            print(f"regard: {message}", file=sys.stderr, flush=True)
+
+    def warn(self, message: str, kind: str = "warnings") -> None:
+        """Says it, unless there were many of its kind already: then it is counted, and the count is said at the end."""
+        self._warned[kind] += 1
+        if self._warned[kind] <= MOST_WARNINGS:
+            self.say(message)
+
+    def start(self, total: int | None) -> None:
+        """Shows a bar, where there is a terminal to show it on. The total is of whatever `advance` is told as position."""
+        self._done, self._begun = 0, time.monotonic()
+        if not self.bar_wanted or sys.stderr is None or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        left = (TimeRemainingColumn(), TextColumn("left")) if total is not None else ()
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), *left)
+        # Standard output is for results, and must not be caught by the bar.
+        self._bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, refresh_per_second=4)
+        self._task = self._bar.add_task("", total=total)
+        self._bar.start()
+
+    def advance(self, count: int, position: int) -> None:
+        """So many lines more are done, and all up to a position."""
+        self._done += count
+        if self._bar is not None and self._task is not None:
+            rate = self._done / max(1e-9, time.monotonic() - self._begun)
+            text = f"{self._done:,} lines · {rate:,.0f}/s" if rate >= 10 else f"{self._done:,} lines · {rate:.1f}/s"
+            self._bar.update(self._task, completed=position, description=text)
+
+    def finish(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class Lines:
+    """One text after another: the arguments, else the lines of a file, plain or compressed, else those of standard input.
+
+    Only a line feed ends a line, and a carriage return right before it belongs to that end; a last line needs none. What is not UTF-8
+    becomes U+FFFD, with a warning. Lines are read as they are needed.
+    """
+
+    def __init__(self, texts: Sequence[str], file: Path | None, messages: Messages) -> None:
+        if texts and file is not None:
+            raise CorpusError(f"there is text to work on, and the file {file} as well; give one of the two")
+        self._texts = texts
+        self._messages = messages
+        self._path = None if texts or file in (None, STANDARD) else _found(Path(str(file)))
+        self.name = "text" if texts else "standard input" if self._path is None else str(self._path)
+        if not texts and self._path is None and sys.stdin is None:
+            raise CorpusError("standard input is closed; give text, or a file to read")
+        self._position = 0
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person types the lines."""
+        return not self._texts and self._path is None and sys.stdin.isatty()
+
+    @property
+    def total(self) -> int | None:
+        """How much there is to read, where that is known: texts, or bytes of an uncompressed file."""
+        if self._texts:
+            return len(self._texts)
+        if self._path is not None:
+            return self._path.stat().st_size if self._path.is_file() and self._path.suffix not in COMPRESSED else None
+        with suppress(OSError):  # standard input may be a pipe, or not a real one
+            handle = sys.stdin.fileno()
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                return os.fstat(handle).st_size - os.lseek(handle, 0, os.SEEK_CUR)
+        return None
+
+    def __iter__(self) -> Iterator[str]:
+        for batch in self.batches(1):
+            yield batch[0]
+
+    def batches(self, size: int) -> Iterator[list[str]]:
+        """Up to `size` texts at a time; fewer, where more are not there yet, so that nobody who sends a line waits in vain for its result.
+
+        A batch counts as done when the next is asked for.
+        """
+        self._messages.start(self.total)
+        batch: list[str] = []
+        for text in self._read():
+            if text is not None:
+                batch.append(text)
+            if len(batch) == size or (text is None and batch):
+                yield batch
+                self._messages.advance(len(batch), self._position)
+                batch = []
+        if batch:
+            yield batch
+            self._messages.advance(len(batch), self._position)
+        self._messages.finish()
+
+    def _read(self) -> Iterator[str | None]:
+        """The texts; None where the next is not there yet."""
+        if self._texts:
+            for number, text in enumerate(self._texts, 1):
+                self._position += 1
+                yield self._mended(text, f"text {number}") if HALVES.search(text) else text
+            return
+        if self.interactive:
+            self._messages.say("type a line and press Enter; Ctrl-D ends")
+        number = 0
+        for line in self._raw():
+            if line is None:
+                yield None
+                continue
+            number += 1
+            self._position += len(line)
+            line = line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+            text = self._decoded(line, f"{self.name}, line {number}")
+            yield text.removeprefix("\ufeff") if number == 1 else text  # the mark that some editors put at the start of a file
+
+    def _raw(self) -> Iterator[bytes | None]:
+        if self._path is not None and self._path.suffix in COMPRESSED:
+            for _, line in _raw_lines(self._path):
+                yield line
+            return
+        try:
+            if self._path is None:
+                yield from _arriving(sys.stdin)
+            else:
+                with self._path.open("rb") as content:
+                    yield from content
+        except OSError as error:
+            raise CorpusError(f"can't read {self.name}: {error.strerror or error}") from error
+
+    def _decoded(self, line: bytes, place: str) -> str:
+        try:
+            return line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return self._mended(line.decode("utf-8", errors="replace"), place, f" (byte {error.start + 1} is 0x{line[error.start]:02X})")
+
+    def _mended(self, text: str, place: str, detail: str = "") -> str:
+        self._messages.warn(f"{place}: not UTF-8{detail}; read with \ufffd where it is broken", "lines that are not UTF-8")
+        return HALVES.sub("\ufffd", text)
+
+
+class Results:
+    """One result after another, as a line each: to standard output, or to a file that takes its place when all is done, or not at all."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = None if path in (None, STANDARD) else path
+        self._made: Path | None = None  # the file to be, under a name for the meantime
+        self._matrix, self._rows, self._columns = path is not None and path.suffix == ".npy", 0, 0
+        self._stream = self._opened()
+
+    @property
+    def on_terminal(self) -> bool:
+        return self._path is None and sys.stdout.isatty()
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.flush()
+                self._put_in_place()
+        finally:
+            if self._path is not None:
+                with suppress(OSError):
+                    self._stream.close()
+            if self._made is not None:
+                with suppress(OSError):
+                    self._made.unlink()
+
+    def text(self, text: str) -> None:
+        """Writes a text as one line: breaks within it become spaces."""
+        self._write(LINE_BREAKS.sub(" ", text))
+
+    def json(self, record: Mapping[str, Any]) -> None:
+        """Writes a JSON object as one line, whatever a reader takes for the end of one."""
+        line = json.dumps(finite(dict(record)), ensure_ascii=False, allow_nan=False)
+        self._write(re.sub("[\x7f-\x9f\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line))
+
+    def numbers(self, numbers: Sequence[float]) -> None:
+        """Writes a JSON list as one line; in a file that ends in .npy, a row of a matrix in float32."""
+        if not self._matrix:
+            self._write(json.dumps(list(numbers)))
+            return
+        if self._rows == 0:
+            self._columns = len(numbers)
+            self._bytes(self._header())  # for the meantime: how many rows there are is known at the end
+        self._rows += 1
+        self._bytes(struct.pack(f"<{len(numbers)}f", *numbers))
+
+    def _header(self) -> bytes:
+        """That of a .npy file, of the same length whatever the number of rows."""
+        fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self._rows}, {self._columns}), }}"
+        return b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + fields.ljust(117).encode() + b"\n"
+
+    def flush(self) -> None:
+        """At the end of each batch, so that whoever reads along sees it."""
+        with self._explained():
+            self._stream.flush()
+
+    def _write(self, line: str) -> None:
+        self._bytes(HALVES.sub("\ufffd", line).encode("utf-8") + b"\n")
+
+    def _bytes(self, content: bytes) -> None:
+        with self._explained():
+            self._stream.write(content)
+
+    def _opened(self) -> IO[bytes]:
+        if self._path is None:
+            if sys.stdout is None:
+                raise OutputError("standard output is closed; say where results should go with --output")
+            sys.stdout.flush()
+            return sys.stdout.buffer  # results are UTF-8 as the lines are, whatever the locale
+        if self._path.is_dir():
+            raise OutputError(f"{self._path} is a folder; name a file in it")
+        if not self._path.parent.is_dir():
+            raise OutputError(f"can't write {self._path}: there is no folder {self._path.parent}; make it first, or choose another")
+        if self._path.exists() and not os.access(self._path, os.W_OK):
+            raise OutputError(f"{self._path} may not be written to; choose another file, or change its permissions")
+        with self._explained():
+            if self._path.exists() and not self._path.is_file():
+                return self._path.open("wb")  # a pipe or a device is no file to be replaced
+            self._path = self._path.resolve()  # a link goes on pointing where it points
+            made = self._path.with_name(f".regard-{secrets.token_hex(4)}.part")
+            stream = made.open("xb")
+            self._made = made
+            return stream
+
+    def _put_in_place(self) -> None:
+        if self._made is None or self._path is None:
+            return
+        with self._explained():
+            if self._matrix:
+                self._stream.seek(0)
+                self._stream.write(self._header())
+                self._stream.flush()
+            os.fsync(self._stream.fileno())  # so that a power cut after the rename finds all of it
+            self._stream.close()
+            if self._path.exists():
+                shutil.copymode(self._path, self._made)
+            self._made.replace(self._path)
+            self._made = None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A trouble with the disk in words. That the reader of a pipe has seen enough is no trouble, and goes on to the command line."""
+        try:
+            yield
+        except OSError as error:
+            if self._path is None:
+                _drop_output()
+            if isinstance(error, BrokenPipeError):
+                raise
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "free some space, or choose another place" if full else "see that you may write there, or choose another place"
+            raise OutputError(f"could not write {self._path or 'to standard output'}: {error.strerror or error}; {remedy}") from error
+
+
+def _found(file: Path) -> Path:
+    return file if file.exists() and not file.is_dir() else find(str(file))  # a pipe of the shell's making is fine too
+
+
+def _arriving(stream: TextIO) -> Iterator[bytes | None]:
+    """The lines of standard input as they come, each with its end; None where the next is not there yet."""
+    try:
+        handle = stream.fileno()
+    except OSError:  # not a real one
+        yield from stream.buffer
+        return
+    begun: list[bytes] = []  # of a line whose end has not come yet
+    while True:
+        if sys.platform != "win32" and not select.select([handle], [], [], PATIENCE)[0]:
+            yield None
+        block = os.read(handle, 1 << 16)
+        if not block:
+            break
+        first, *others = block.split(b"\n")
+        begun.append(first)
+        for following in others:
+            yield b"".join(begun) + b"\n"
+            begun = [following]
+    if any(begun):
+        yield b"".join(begun)
+
+
+def _drop_output() -> None:
+    """Lets what is left for standard output go nowhere, so that Python does not try again at its end and complain."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

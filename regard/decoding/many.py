@@ -1,0 +1,139 @@
+"""Any number of sources: those of like length together, as many as fit the machine, and the results in the order they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from regard.config import RnnConfig
+from regard.data.batch import Tokens
+from regard.decoding.runner import decode
+from regard.decoding.search import Hypothesis, log_probabilities
+from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.models import Encoder, Generator, LanguageModel, Model
+
+ROWS = {"cpu": 128, "cuda": 2048}  # hypotheses at once, more of which would only wait for each other
+TOKENS = {"cpu": 8192, "cuda": 131072}  # read at once, padding included
+CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
+
+Result = TypeVar("Result")
+
+
+def decode_many(
+    model: Generator,
+    sources: Sequence[Sequence[int]],
+    method: Method | None = None,
+    rules: Rules | None = None,
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    first: int = 0,
+) -> list[list[Hypothesis]]:
+    """What `decode` gives for each source, whatever else is decoded with it. `first`: the number of the first, which chance goes by."""
+    method, rules = method or Beam(), rules or Rules()
+    hypotheses = method.samples if isinstance(method, Sampling) else method.size
+    kind = model.device.type
+
+    def fits(count: int, longest: int) -> bool:
+        written = min(rules.max_length.of(longest), model.config.context)
+        cached = count * (longest + hypotheses * written) * _bytes_per_word(model)
+        return (
+            count * hypotheses <= ROWS.get(kind, 128)
+            and count * longest <= TOKENS.get(kind, 8192)
+            and cached <= CACHE_BYTES.get(kind, 2 << 30)
+        )
+
+    def decoded(part: Sequence[int]) -> list[list[Hypothesis]]:
+        tokens = Tokens.pad([sources[index] for index in part], model.config.pad_token, device=model.device)
+        begun = None if prefixes is None else [prefixes[index] for index in part]
+        return decode(model, tokens, method, rules, prefixes=begun, numbers=[first + index for index in part])
+
+    return in_batches([len(source) for source in sources], fits, decoded)
+
+
+def _bytes_per_word(model: Model) -> int:
+    """What a cache keeps of one word of one hypothesis."""
+    config = model.config
+    if isinstance(config, RnnConfig):
+        return 0
+    width = (config.kv_heads or config.heads) * config.key_width
+    return 2 * config.layers * width * model.dtype.itemsize
+
+
+def in_batches(lengths: Sequence[int], fits: Callable[[int, int], bool], work: Callable[[Sequence[int]], list[Result]]) -> list[Result]:
+    """Does the work for groups of numbers of like length, the longest first, and puts the results in order.
+
+    `fits` says whether so many of such a length are not too much; one alone always is done. What a GPU has no memory for is halved.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    found: dict[int, Result] = {}
+    start = 0
+    while start < len(order):
+        longest, count = lengths[order[start]], 1
+        while start + count < len(order) and fits(count + 1, longest):
+            count += 1
+        part = order[start : start + count]
+        found |= dict(zip(part, _halving(part, work), strict=True))
+        start += count
+    return [found[index] for index in range(len(lengths))]
+
+
+def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]]) -> list[Result]:
+    try:
+        return work(part)
+    except torch.cuda.OutOfMemoryError:
+        if len(part) == 1:
+            raise
+    torch.cuda.empty_cache()
+    middle = len(part) // 2
+    return _halving(part[:middle], work) + _halving(part[middle:], work)
+
+
+def _few_tokens(model: Model) -> Callable[[int, int], bool]:
+    return lambda count, longest: count * longest <= TOKENS.get(model.device.type, 8192)
+
+
+@torch.inference_mode()
+def score_many(model: Generator, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    """The log-probability of each token of each target, given its source (a language model: given what comes before), in one pass."""
+
+    def scored(part: Sequence[int]) -> list[list[float]]:
+        wanted = Tokens.pad([targets[index] for index in part], device=model.device)
+        if isinstance(model, LanguageModel):
+            given = [len(sources[index]) for index in part]
+            texts = Tokens.pad([[*sources[index], *targets[index]][:-1] for index in part], device=model.device)
+            prefix = torch.tensor(given, device=model.device) if model.config.mask == "prefix" else None
+            logs = _right_parts(log_probabilities(model(texts, prefix)), given, wanted.ids.shape[1])
+        else:
+            source = Tokens.pad([sources[index] for index in part], device=model.device)
+            begun = [[model.config.start_token, *targets[index][:-1]] for index in part]
+            logs = log_probabilities(model(source, Tokens.pad(begun, device=model.device)))
+        found = logs.gather(2, wanted.ids[..., None]).squeeze(2).tolist()
+        return [row[: len(targets[index])] for row, index in zip(found, part, strict=True)]
+
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    if isinstance(model, LanguageModel):
+        lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
+    # Logits over the vocabulary in float32 are what takes the memory.
+    budget = max(1, (256 << 20) // (4 * model.config.vocabulary))
+    return in_batches(lengths, lambda count, longest: count * longest <= budget, scored)
+
+
+def _right_parts(logs: Tensor, given: Sequence[int], count: int) -> Tensor:
+    """For each row the log-probabilities from its own place on: (rows, length, vocabulary) to (rows, count, vocabulary)."""
+    starts = torch.tensor(given, device=logs.device)[:, None] - 1
+    places = (starts + torch.arange(count, device=logs.device)).clamp(max=logs.shape[1] - 1)
+    return logs.gather(1, places[..., None].expand(-1, -1, logs.shape[2]))
+
+
+@torch.inference_mode()
+def read_many(model: Encoder, texts: Sequence[Sequence[int]], use: Callable[[Tensor, Tokens], Tensor]) -> list[Tensor]:
+    """What `use` makes of the states (rows, length, width) of each text: a row of a tensor each, on the host."""
+
+    def worked(part: Sequence[int]) -> list[Tensor]:
+        tokens = Tokens.pad([texts[index] for index in part], model.config.pad_token, device=model.device)
+        return list(use(model(tokens), tokens).float().cpu())
+
+    return in_batches([len(text) for text in texts], _few_tokens(model), worked)

@@ -1,0 +1,169 @@
+"""What may be written next: rules turn some words' scores down or off, from what has been written so far and nothing else.
+
+Everything is a function of the history (sources, hypotheses, length), -1 where nothing stands, so no rule has a state to keep in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.decoding.settings import Rules
+from regard.errors import ConfigError
+
+OFF = float("-inf")
+
+
+@dataclass
+class Steering:
+    """The rules made ready for a batch of sources."""
+
+    rules: Rules
+    end: int
+    limit: Tensor  # (sources,), tokens written at most
+    least: Tensor  # (sources,)
+    forced: Tensor | None = None  # (sources, longest prefix), -1 after its end
+
+    @classmethod
+    def of(
+        cls,
+        rules: Rules,
+        lengths: Sequence[int],
+        end: int,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        most: Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Steering:
+        """`lengths`: of the sources; `prefixes`: what each output must begin with; `most`: what the model has room for."""
+        limits = [max(1, rules.max_length.of(length)) for length in lengths]
+        if most is not None:
+            limits = [min(limit, room) for limit, room in zip(limits, most, strict=True)]
+        least = [min(rules.min_length.of(length), limit) for length, limit in zip(lengths, limits, strict=True)]
+        forced = None
+        if prefixes is not None and any(prefixes):
+            longest = max(map(len, prefixes))
+            for prefix, limit in zip(prefixes, limits, strict=True):
+                if len(prefix) > limit:
+                    raise ConfigError(f"a prefix of {len(prefix)} tokens is longer than the {limit} that may be written; raise max_length")
+            forced = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], device=device)
+        return cls(rules, end, torch.tensor(limits, device=device), torch.tensor(least, device=device), forced)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the scores are the model's own at every position."""
+        rules = self.rules
+        return (
+            self.forced is None
+            and not (rules.no_repeat or rules.banned or rules.required or rules.min_length.plus or rules.min_length.times)
+            and rules.repetition_penalty == 1.0
+        )
+
+    def keep(self, sources: Tensor) -> Steering:
+        forced = None if self.forced is None else self.forced.index_select(0, sources)
+        return replace(self, limit=self.limit.index_select(0, sources), least=self.least.index_select(0, sources), forced=forced)
+
+    def apply(self, scores: Tensor, history: Tensor, written: Tensor) -> Tensor:
+        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (1,) words; logits or log-probabilities alike."""
+        if self.changes_nothing:
+            return scores
+        scores = scores.clone()
+        if self.rules.repetition_penalty != 1.0:
+            scores = _less_repetition(scores, history, self.rules.repetition_penalty)
+        if self.rules.no_repeat:
+            _no_repeat(scores, history, self.rules.no_repeat)
+        for word in self.rules.banned:
+            _ban(scores, history, word)
+        scores[..., self.end].masked_fill_((written < self.least)[:, None], OFF)
+        if self.rules.required:
+            scores[..., self.end].masked_fill_(unmet(history, self.rules.required), OFF)
+        return scores if self.forced is None else self._force(scores, written)
+
+    def _force(self, scores: Tensor, written: Tensor) -> Tensor:
+        assert self.forced is not None
+        place = written.clamp(max=self.forced.shape[1] - 1)
+        word = self.forced.index_select(1, place).masked_fill(written >= self.forced.shape[1], -1)  # (sources, 1)
+        other = (word >= 0) & (torch.arange(scores.shape[-1], device=scores.device) != word)
+        return scores.masked_fill(other[:, None], OFF)
+
+
+def _less_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
+    """CTRL's: what stands in the history already has its score divided where it is positive, multiplied where it is negative."""
+    ids = history.clamp(min=0)
+    old = scores.gather(2, ids)
+    new = torch.where(old > 0, old / penalty, old * penalty).masked_fill(history < 0, OFF)
+    penalised = torch.full_like(scores, OFF).scatter_reduce(2, ids, new, "amax")
+    return torch.where(penalised == OFF, scores, penalised)
+
+
+def _no_repeat(scores: Tensor, history: Tensor, size: int) -> None:
+    """Turns off every word that would complete a run of `size` tokens for the second time."""
+    padded = torch.nn.functional.pad(history, (0, 1), value=-1)  # so that the last run is there as its beginning alone
+    if padded.shape[2] <= size:
+        return
+    runs = padded.unfold(2, size, 1)  # (sources, hypotheses, runs, size)
+    ends = history_end(history)
+    latest = last_words(history, ends, size - 1)  # (sources, hypotheses, size - 1)
+    same = (runs[..., :-1] == latest[:, :, None]).all(-1) & (runs >= 0).all(-1)
+    words = runs[..., -1].clamp(min=0)
+    off = torch.where(same, OFF, float("inf")).to(scores.dtype)
+    limit = torch.full_like(scores, float("inf")).scatter_reduce(2, words, off, "amin")
+    scores.copy_(torch.minimum(scores, limit))
+
+
+def _ban(scores: Tensor, history: Tensor, word: tuple[int, ...]) -> None:
+    """Turns off the last token of a word where the others have just been written."""
+    if len(word) == 1:
+        scores[..., word[0]] = OFF
+        return
+    latest = last_words(history, history_end(history), len(word) - 1)
+    begun = (latest == torch.tensor(word[:-1], device=history.device)).all(-1)
+    scores[..., word[-1]].masked_fill_(begun, OFF)
+
+
+def history_end(history: Tensor) -> Tensor:
+    """Where each history ends (sources, hypotheses): after its last word, wherever it begins."""
+    places = torch.arange(1, history.shape[2] + 1, device=history.device)
+    return (
+        ((history >= 0) * places).amax(-1) if history.shape[2] else torch.zeros(history.shape[:2], dtype=torch.long, device=history.device)
+    )
+
+
+def last_words(history: Tensor, ends: Tensor, count: int) -> Tensor:
+    """The last `count` words of each history (sources, hypotheses, count), -1 where there are fewer."""
+    if history.shape[2] == 0:
+        return history.new_full((*history.shape[:2], count), -1)
+    places = ends[..., None] + torch.arange(-count, 0, device=history.device)
+    return history.gather(2, places.clamp(min=0)).masked_fill(places < 0, -1)
+
+
+def unmet(history: Tensor, words: Sequence[Sequence[int]]) -> Tensor:
+    """Whether a required word is still to be written (sources, hypotheses)."""
+    return progress(history, words)[0] < sum(map(len, words))
+
+
+def progress(history: Tensor, words: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """How many tokens of the required words each history has, and the token that would bring each word on.
+
+    (sources, hypotheses) and (sources, hypotheses, words), -1 for a word that is there. A word counts in full once it is written
+    anywhere, in part while its beginning is what was written last.
+    """
+    ends = history_end(history)
+    total = torch.zeros(history.shape[:2], dtype=torch.long, device=history.device)
+    coming = []
+    for word in words:
+        ids = torch.tensor(word, device=history.device)
+        size = len(word)
+        met = torch.zeros_like(total, dtype=torch.bool)
+        if history.shape[2] >= size:
+            met = (history.unfold(2, size, 1) == ids).all(-1).any(-1)
+        begun = torch.zeros_like(total)
+        for part in range(1, size):  # the longest beginning that stands at the end
+            fits = (last_words(history, ends, part) == ids[:part]).all(-1)
+            begun = torch.where(fits, part, begun)
+        total += torch.where(met, size, begun)
+        coming.append(ids[begun].masked_fill(met, -1))
+    return total, torch.stack(coming, -1)

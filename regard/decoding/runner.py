@@ -1,0 +1,215 @@
+"""Runs a search over one batch: model and search in turn, position after position, without waiting for the device at each.
+
+Sources that are done leave in chunks. On a GPU a whole position, model and search, is recorded once as a CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Tokens
+from regard.decoding.rules import Steering
+from regard.decoding.sampling import Sampler
+from regard.decoding.search import BeamSearch, Hypothesis
+from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.errors import ConfigError, RegardError
+from regard.models import Generator, LanguageModel, Memory, State
+from regard.models.base import StackState
+from regard.nn import record, using
+
+CHECK_EVERY = {"cpu": 1, "cuda": 8}  # positions between looks at what is done: each look makes the host wait for the device
+DROP_AT = {"cpu": 0.75, "cuda": 0.5}  # the others move together when no more than this share of the sources is left
+
+
+@torch.inference_mode()
+def decode(
+    model: Generator,
+    source: Tokens,
+    method: Method | None = None,
+    rules: Rules | None = None,
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    numbers: Sequence[int] | None = None,
+) -> list[list[Hypothesis]]:
+    """For each source its hypotheses, best first: n_best of a beam, or as many samples as were asked for.
+
+    `prefixes`: what each output must begin with; `numbers`: what chance goes by for each source, its place in the batch by default.
+    """
+    method, rules = method or Beam(), rules or Rules()
+    if model.training:
+        raise RegardError("the model is in training mode, where dropout makes every answer another; call model.eval() first")
+    memory = model.encode(source)
+    samples = method.samples if isinstance(method, Sampling) else 1
+    rows = torch.arange(source.ids.shape[0], device=model.device).repeat_interleave(samples)
+    if samples > 1:
+        memory = memory.take(rows)
+        prefixes = None if prefixes is None else [prefix for prefix in prefixes for _ in range(samples)]
+    search = make_search(model, memory, method, rules, prefixes, _numbers(numbers, rows, samples))
+    found = _Run(model, memory, search).results()
+    return [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
+
+
+def _numbers(numbers: Sequence[int] | None, rows: Tensor, samples: int) -> Tensor:
+    """What chance goes by for each row: the number of its source, and which sample of it."""
+    each = rows if numbers is None else torch.tensor(numbers, device=rows.device)[rows]
+    return each * 1_000_003 + torch.arange(len(rows), device=rows.device) % samples
+
+
+def make_search(
+    model: Generator, memory: Memory, method: Method, rules: Rules, prefixes: Sequence[Sequence[int]] | None, numbers: Tensor
+) -> BeamSearch | Sampler:
+    lengths = memory.tokens.lengths.tolist()
+    given, most = None, [model.config.context] * len(lengths)
+    if isinstance(model, LanguageModel):
+        given, most = _from_the_right(memory.tokens), [model.config.context - length for length in lengths]
+        if min(most) < 1:
+            raise ConfigError(
+                f"the prompt is {max(lengths)} tokens long and the model's context {model.config.context}: there is no room to go on; "
+                "shorten the prompt"
+            )
+    steering = Steering.of(rules, lengths, model.config.end_token, prefixes=prefixes, most=most, device=model.device)
+    if rules.required and (not isinstance(method, Beam) or method.size == 1):
+        raise ConfigError("required words need a beam, to keep hypotheses with and without them open; use a beam of 2 or more")
+    if isinstance(method, Beam):
+        if method.size > 1 or method.coverage:
+            return BeamSearch(method, steering, given=given, dtype=model.dtype)
+        return Sampler(Sampling(temperature=0), steering, numbers, given=given, length_penalty=method.length_penalty)
+    return Sampler(method, steering, numbers, given=given)
+
+
+def _from_the_right(prompt: Tokens) -> Tensor:
+    """Prompts with their padding, -1, on the left, so that what is written follows them at once."""
+    if prompt.real is None:
+        return prompt.ids
+    order = prompt.real.long().argsort(dim=1, stable=True)
+    return prompt.ids.masked_fill(~prompt.real, -1).gather(1, order)
+
+
+def stream(model: Generator, source: Tokens, sampling: Sampling | None = None, rules: Rules | None = None) -> Iterator[int]:
+    """The words of one source as they are chosen; the end token is not given."""
+    sampling = sampling or Sampling(temperature=0)
+    with torch.inference_mode():
+        memory = model.encode(source)
+        search = make_search(model, memory, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
+        run = _Run(model, memory, search)
+    while True:
+        with torch.inference_mode():
+            run.check()
+            word, going = int(search.words[0, 0]), bool(search.open[0])
+        if word == model.config.end_token:
+            return
+        yield word
+        if not going:
+            return
+        with torch.inference_mode():
+            run.position()
+
+
+class _Run:
+    """One batch on its way."""
+
+    def __init__(self, model: Generator, memory: Memory, search: BeamSearch | Sampler) -> None:
+        self.model, self.search = model, search
+        self.looks = isinstance(search, BeamSearch) and search.beam.coverage > 0
+        self.real = memory.tokens.real
+        self.left = list(range(memory.tokens.ids.shape[0]))  # the sources that are still with us
+        self.found: dict[int, list[Hypothesis]] = {}
+        device = model.device.type
+        self.check_every, self.drop_at = CHECK_EVERY.get(device, 1), DROP_AT.get(device, 0.5)
+        self.state: State | None = None
+
+        def start() -> Tensor:
+            self.state, logits = model.start(memory, search.limit, search.hypotheses)
+            return logits[:, None]
+
+        self._choose(start)
+        self.replayed = Replayed() if device == "cuda" and isinstance(self.state, StackState) and not self.looks else None
+
+    def results(self) -> list[list[Hypothesis]]:
+        for position in range(1, self.search.limit):
+            if position % self.check_every == 0:
+                self.check()
+                if not self._drop_finished():
+                    break
+            self.position()
+        self.check()
+        self._collect([True] * len(self.left))
+        return [self.found[number] for number in range(len(self.found))]
+
+    def position(self) -> None:
+        """Reads the words chosen last and chooses the next."""
+        state = self.state
+        assert state is not None
+        if self.replayed is not None and isinstance(state, StackState):
+            self.replayed(state, self._step)
+        else:
+            self._step()
+
+    def _step(self) -> None:
+        state = self.state
+        assert state is not None
+        self._choose(lambda: self.model.step(self.search.words, state))
+
+    def _choose(self, logits: Callable[[], Tensor]) -> None:
+        with using("explicit") if self.looks else nullcontext(), record(self.model) if self.looks else nullcontext() as taps:
+            given = logits()
+        weights = self.model.looks(taps) if taps is not None else None
+        if weights is not None and weights.shape[0] != given.shape[0]:  # a recurrent model's rows are hypotheses
+            weights = weights.reshape(given.shape[0], -1, weights.shape[-1])
+        self.search.advance(given, weights, self.real)
+        if self.search.parents is not None and self.state is not None:
+            self.state.select(self.search.parents)
+
+    def check(self) -> None:
+        if bool(self.search.broken):
+            raise RegardError("the model gave scores that are not numbers; its weights are damaged, or too large for this precision")
+
+    def _drop_finished(self) -> bool:
+        """Lets sources that are done leave once enough of them are; False when none is left."""
+        open = self.search.open.tolist()
+        if not any(open):
+            return False
+        if sum(open) <= self.drop_at * len(open):
+            self._collect([not going for going in open])
+            stay = torch.tensor([place for place, going in enumerate(open) if going], device=self.model.device)
+            self.left = [self.left[place] for place in stay.tolist()]
+            self.search.keep(stay)
+            assert self.state is not None
+            self.state.keep(stay)
+            self.real = None if self.real is None else self.real.index_select(0, stay)
+            if self.replayed is not None:
+                self.replayed = Replayed()
+        return True
+
+    def _collect(self, which: list[bool]) -> None:
+        places = [place for place, wanted in enumerate(which) if wanted]
+        found = self.search.results(torch.tensor(places, device=self.model.device))
+        self.found |= {self.left[place]: hypotheses for place, hypotheses in zip(places, found, strict=True)}
+
+
+class Replayed:
+    """A position recorded as a CUDA graph, one for each size that attention reads, and replayed: no launch waits for Python."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[int, Any] = {}
+        self.warm = False
+
+    def __call__(self, state: StackState, step: Callable[[], None]) -> None:
+        cache, new = state.cache, state.visible.shape[1]
+        if not self.warm:  # libraries set themselves up at the first call, which can't be recorded
+            step()
+            self.warm = True
+            return
+        reach = cache.reach_with(new)
+        if reach in self.graphs:
+            cache.used += new
+        else:
+            self.graphs[reach] = graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+        self.graphs[reach].replay()

@@ -1,0 +1,109 @@
+"""One hypothesis for each source: the likeliest word at every position, or words drawn by chance.
+
+Chance is a function of (seed, number of the source, position) and of nothing else: a text continues in the same way alone, in any batch
+and in any order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.decoding.rules import OFF, Steering
+from regard.decoding.search import Hypothesis, log_probabilities
+from regard.decoding.settings import Sampling
+
+
+class Sampler:
+    """What has been written for a batch of sources, one hypothesis each. The counterpart of BeamSearch."""
+
+    hypotheses = 1
+
+    def __init__(
+        self, sampling: Sampling, steering: Steering, numbers: Tensor, *, given: Tensor | None = None, length_penalty: float = 0.0
+    ) -> None:
+        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding."""
+        self.sampling, self.steering, self.numbers, self.length_penalty = sampling, steering, numbers, length_penalty
+        device, sources = steering.limit.device, len(steering.limit)
+        self.limit = int(steering.limit.max())
+        self.given = 0 if given is None else given.shape[1]
+        self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)
+        if given is not None:
+            self.history[:, 0, : self.given] = given
+        self.logs = torch.zeros(sources, self.limit, dtype=torch.double, device=device)
+        self.written = torch.zeros(1, dtype=torch.long, device=device)
+        self.length = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
+        self.words = torch.zeros(sources, 1, dtype=torch.long, device=device)
+        self.parents: Tensor | None = None
+        self.open = torch.ones(sources, dtype=torch.bool, device=device)
+        self.broken = torch.zeros((), dtype=torch.bool, device=device)
+
+    def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
+        """From the logits (sources, 1, vocabulary) of the next word to the word chosen."""
+        logs = log_probabilities(logits)
+        self.broken |= logs[..., 0].isnan().any()
+        steered = self.steering.apply(logits.to(logs.dtype), self.history, self.written)[:, 0]
+        if self.sampling.temperature == 0:
+            word = steered.argmax(-1, keepdim=True)  # (sources, 1)
+        else:
+            word = draw(probabilities(steered, self.sampling), uniform(self.sampling.seed, self.numbers, self.written))
+        self.words.copy_(word)
+        self.history.index_copy_(2, self.given + self.written, torch.where(self.open, word[:, 0], -1)[:, None, None])
+        self.logs.index_copy_(1, self.written, logs[:, 0].gather(1, word).double())
+        self.length += self.open
+        self.written += 1
+        self.open &= (word[:, 0] != self.steering.end) & (self.written < self.steering.limit)
+
+    def keep(self, sources: Tensor) -> None:
+        for name in ("numbers", "history", "logs", "length", "words", "open"):
+            setattr(self, name, getattr(self, name).index_select(0, sources))
+        self.steering = self.steering.keep(sources)
+
+    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
+        words = self.history[sources, 0, self.given :].cpu()
+        rows = zip(words.tolist(), self.logs[sources].tolist(), self.length[sources].tolist(), strict=True)
+        return [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
+
+    def _hypothesis(self, words: list[int], logs: list[float]) -> Hypothesis:
+        ended = words[-1] == self.steering.end
+        return Hypothesis(tuple(words[:-1] if ended else words), tuple(logs), ended, sum(logs) / len(logs) ** self.length_penalty)
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """What is drawn from (…, vocabulary): the softmax at a temperature, without the unlikely ones that are cut off."""
+    logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        least = logits.topk(sampling.top_k, -1).values[..., -1:]
+        logits = logits.masked_fill(logits < least, OFF)
+    if sampling.top_p < 1:
+        ordered, order = logits.softmax(-1).sort(-1, descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p  # those before it have enough already
+        logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), OFF)
+    chances = logits.softmax(-1)
+    if sampling.min_p:
+        chances = chances.masked_fill(chances < sampling.min_p * chances.amax(-1, keepdim=True), 0.0)
+        chances = chances / chances.sum(-1, keepdim=True)
+    return chances
+
+
+def draw(chances: Tensor, point: Tensor) -> Tensor:
+    """The word (sources, 1) at which the summed chances pass a point (sources, 1) between 0 and 1."""
+    summed = chances.double().cumsum(-1)
+    return (summed <= point * summed[:, -1:]).sum(-1, keepdim=True).clamp(max=chances.shape[-1] - 1)
+
+
+def uniform(seed: int, numbers: Tensor, place: Tensor) -> Tensor:
+    """A number in [0, 1) for each source and position (sources, 1), as good as random, by splitmix64's mixing."""
+    mixed = _mix(numbers.long() * -7046029254386353131 + seed)
+    mixed = _mix(mixed + place * -4417276706812531889 + 1)
+    return (_shift(mixed, 11).double() / 2**53)[:, None]
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * -4658895280553007687
+    x = (x ^ _shift(x, 27)) * -7723592293110705685
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    return (x >> by) & ((1 << (64 - by)) - 1)  # without the sign, which >> would carry along

@@ -1,0 +1,245 @@
+"""The public door: a bundle loaded as a model that takes text and gives answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from regard.bundle import load_bundle
+from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
+from regard.decoding.pack import packed
+from regard.door.options import Options
+from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
+from regard.errors import BundleError, RegardError
+from regard.models import Encoder, Generator
+from regard.models import Model as Network
+from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.door.judging import Evaluation
+    from regard.recipe import DataFile
+
+__all__ = ["Attention", "Choice", "Filled", "Labelled", "Model", "Options", "Scored", "Written", "load"]
+
+Answer = TypeVar("Answer")
+Texts = str | Iterable[str]
+KIND_NAMES = {"seq2seq": "an encoder-decoder", "rnn": "a recurrent encoder-decoder", "lm": "a language model", "encoder": "an encoder"}
+
+
+def load(name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, backend: str = "sdpa") -> Model:
+    """The model of a bundle, ready to be used: on a GPU where there is one, in float32 on a CPU and as it was saved elsewhere."""
+    folder = Path(name)
+    if not folder.is_dir():
+        raise BundleError(f"there is no model {str(name)!r}; give the folder of a bundle, such as the one that regard train made")
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if dtype is None and device.type == "cpu":
+        dtype = torch.float32  # half precision is stored to save space; a CPU computes faster without it
+    bundle = load_bundle(folder, device=device, dtype=dtype, backend=backend)
+    tokenizer = None if bundle.tokenizer is None else Tokenizer.load(bundle.tokenizer)
+    source = None if bundle.source_tokenizer is None else Tokenizer.load(bundle.source_tokenizer)
+    return Model(packed(bundle.model), tokenizer, source, name=str(name))
+
+
+class Model:
+    """A model that takes text: whatever its family can do, for one text or for many.
+
+    Every verb takes one text and gives one answer, or many and gives a list. `warn` is told when a text had to be split or cut.
+    """
+
+    def __init__(self, network: Network, tokenizer: Tokenizer | None, source_tokenizer: Tokenizer | None = None, name: str = "the model"):
+        self.network, self.name = network, name
+        self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
+        self.warn: Callable[[str], None] = _as_warning
+        for side, vocabulary in (
+            (tokenizer, network.config.vocabulary),
+            (source_tokenizer, getattr(network.config, "source_vocabulary", None)),
+        ):
+            if side is not None and vocabulary is not None and side.size > vocabulary:
+                raise BundleError(f"{name}: its tokenizer has {side.size} tokens and the model {vocabulary}; they don't belong together")
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.network.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What this model can do."""
+        return verbs_of(self.config)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """What it can be told to write, as tags for `to`."""
+        return self.source_tokenizer.tags
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise BundleError(f"{self.name} has no tokenizer, so it takes token ids and not text; use its network, or add a tokenizer.json")
+        return self._tokenizer
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        return self._source_tokenizer or self.tokenizer
+
+    def to(self, device: torch.device | str) -> Self:
+        self.network = self.network.to(device)
+        return self
+
+    # Writing
+
+    @overload
+    def translate(self, texts: str, to: str | None = ..., *, prefix: str | Sequence[str] | None = ..., attention: bool = ...,
+                  first: int = ..., **options: Unpack[Options]) -> Written: ...  # fmt: skip
+    @overload
+    def translate(self, texts: Iterable[str], to: str | None = ..., *, prefix: str | Sequence[str] | None = ..., attention: bool = ...,
+                  first: int = ..., **options: Unpack[Options]) -> list[Written]: ...  # fmt: skip
+    def translate(
+        self,
+        texts: Texts,
+        to: str | None = None,
+        *,
+        prefix: str | Sequence[str] | None = None,
+        attention: bool = False,
+        first: int = 0,
+        **options: Unpack[Options],
+    ) -> Written | list[Written]:
+        """Translations, by beam search unless sampling is asked for (`temperature=…`).
+
+        `to`: the language, for a model that knows several. `prefix`: what each must begin with. `attention`: with the weights behind it.
+        """
+        from regard.door.writing import translate
+
+        return self._each("translate", texts, lambda many: translate(self, many, to, prefix, attention, first, options))
+
+    @overload
+    def generate(self, texts: str = ..., *, attention: bool = ..., first: int = ..., **options: Unpack[Options]) -> Written: ...
+    @overload
+    def generate(self, texts: Iterable[str], *, attention: bool = ..., first: int = ..., **options: Unpack[Options]) -> list[Written]: ...
+    def generate(
+        self, texts: Texts = "", *, attention: bool = False, first: int = 0, **options: Unpack[Options]
+    ) -> Written | list[Written]:
+        """Continuations of prompts, by sampling unless a beam is asked for (`beam_size=…`)."""
+        from regard.door.writing import generate
+
+        return self._each("generate", texts, lambda many: generate(self, many, attention, first, options))
+
+    def stream(self, prompt: str = "", **options: Unpack[Options]) -> Iterator[str]:
+        """The continuation of a prompt, piece by piece as it is written."""
+        from regard.door.writing import stream
+
+        self._need("generate")
+        return stream(self, prompt, options)
+
+    # Reading
+
+    @overload
+    def classify(self, texts: str, *, first: int = ...) -> Labelled: ...
+    @overload
+    def classify(self, texts: Iterable[str], *, first: int = ...) -> list[Labelled]: ...
+    def classify(self, texts: Texts, *, first: int = 0) -> Labelled | list[Labelled]:
+        """The label of each text."""
+        from regard.door.reading import classify
+
+        return self._each("classify", texts, lambda many: classify(self, many, first))
+
+    @overload
+    def fill(self, texts: str, *, choices: int = ..., first: int = ...) -> Filled: ...
+    @overload
+    def fill(self, texts: Iterable[str], *, choices: int = ..., first: int = ...) -> list[Filled]: ...
+    def fill(self, texts: Texts, *, choices: int = 5, first: int = 0) -> Filled | list[Filled]:
+        """The words that belong where a text says [MASK]."""
+        from regard.door.reading import fill
+
+        return self._each("fill", texts, lambda many: fill(self, many, choices, first))
+
+    def embed(self, texts: Texts, *, pooling: str | None = None, normalise: bool = False, first: int = 0) -> Tensor:
+        """A vector for each text: (width,), or (texts, width). `pooling`: "mean" or "first" token, by default as the model was made."""
+        from regard.door.reading import embed
+
+        self._need("embed")
+        vectors = embed(self, [texts] if isinstance(texts, str) else list(texts), pooling, normalise, first)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    # Judging
+
+    def score(self, sources: Texts, targets: Texts | None = None, *, to: str | None = None, first: int = 0) -> Scored | list[Scored]:
+        """How likely the model finds given targets for given sources; a language model: given texts."""
+        from regard.door.judging import score
+
+        self._need("score")
+        one = isinstance(sources, str)
+        if targets is not None and isinstance(targets, str) != one:
+            raise RegardError("sources and targets are both one text, or both many")
+        many = [sources] if isinstance(sources, str) else list(sources)
+        wanted = None if targets is None else [targets] if isinstance(targets, str) else list(targets)
+        scored = score(self, many, wanted, to, first)
+        return scored[0] if one else scored
+
+    def evaluate(self, data: str | Path | DataFile, *, to: str | None = None, **settings: Any) -> Evaluation:
+        """How good the model is on a data file: BLEU, chrF and TER, perplexity, or accuracy."""
+        from regard.door.judging import evaluate
+
+        self._need("evaluate")
+        return evaluate(self, data, to, **settings)
+
+    def _each(self, verb: str, texts: Texts, work: Callable[[list[str]], list[Answer]]) -> Answer | list[Answer]:
+        self._need(verb)
+        if isinstance(texts, str):
+            return work([texts])[0]
+        many = list(texts)
+        if not all(isinstance(text, str) for text in many):
+            raise RegardError(f"{verb} takes texts; got a {next(type(text).__name__ for text in many if not isinstance(text, str))}")
+        return work(many)
+
+    def _need(self, verb: str) -> None:
+        if verb not in self.verbs:
+            can = ", ".join(self.verbs[:-1]) + (" and " if len(self.verbs) > 1 else "") + self.verbs[-1]
+            raise RegardError(f"{self.name} is {KIND_NAMES[self.config.kind]}: it can {can}, but not {verb}{_hint(verb, self.config)}")
+
+    @property
+    def generator(self) -> Generator:
+        assert isinstance(self.network, Generator)
+        return self.network
+
+    @property
+    def encoder(self) -> Encoder:
+        assert isinstance(self.network, Encoder)
+        return self.network
+
+
+def verbs_of(config: ModelConfig) -> tuple[str, ...]:
+    """What a model of such a config can do."""
+    match config:
+        case Seq2SeqConfig() | RnnConfig():
+            return ("translate", "score", "evaluate")
+        case LanguageModelConfig():
+            return ("generate", "score", "evaluate")
+        case EncoderConfig():
+            heads = {"classify": bool(config.labels), "fill": config.masked_words}
+            return (*(verb for verb, there in heads.items() if there), "embed", *(("evaluate",) if any(heads.values()) else ()))
+
+
+def _hint(verb: str, config: ModelConfig) -> str:
+    if verb == "classify" and config.kind == "encoder":
+        return "; it was trained without labels: regard train --task classify makes one that has them"
+    return {
+        "translate": "; choose a model trained with --task translate",
+        "generate": "; choose a model trained with --task lm",
+        "classify": "; choose a model trained with --task classify",
+        "fill": "; choose a model trained with --task mlm",
+        "embed": "; choose a model trained with --task mlm or classify",
+    }.get(verb, "")
+
+
+def _as_warning(message: str) -> None:
+    import warnings
+
+    warnings.warn(message, stacklevel=2)

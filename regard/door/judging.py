@@ -1,0 +1,242 @@
+"""How likely a model finds given texts, and how good it is on data that it has not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.config import EncoderConfig, LanguageModelConfig
+from regard.data.batch import Tokens
+from regard.data.noise import uniform
+from regard.decoding.many import read_many, score_many
+from regard.door.results import Scored
+from regard.door.writing import language
+from regard.errors import ConfigError, CorpusError, RegardError, ShapeError
+from regard.evaluation.metrics import Confusion, Scores, confusion, perplexity, translation_scores
+from regard.recipe import DataFile, Task
+from regard.text.corpus import Row, read_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from regard.door import Model
+    from regard.evaluation.compare import Comparison
+
+Item = TypeVar("Item")
+AT_ONCE = 2048  # rows worked on at a time
+MASKED_SHARE = 0.15
+
+
+def score(model: Model, sources: list[str], targets: list[str] | None, to: str | None, first: int) -> list[Scored]:
+    if isinstance(model.config, LanguageModelConfig):
+        if targets is not None:
+            raise RegardError(f"{model.name} is a language model: give it texts to score, without targets")
+        return [_scored(model, ids, logs) for ids, logs in _text_scores(model, sources)]
+    if targets is None:
+        raise RegardError(f"{model.name} scores targets for sources; give both")
+    if len(sources) != len(targets):
+        raise RegardError(f"{len(sources)} sources for {len(targets)} targets; each target needs its own source")
+    tag, end = language(model, to), model.config.end_token
+    read = [[*ids, end] for ids in model.source_tokenizer.encode_batch(sources, tag)]
+    written = [[*ids, end] for ids in model.tokenizer.encode_batch(targets)]
+    for number, (source, target) in enumerate(zip(read, written, strict=True)):
+        for side, ids in (("source", source), ("target", target)):
+            if len(ids) > model.config.context:
+                raise ShapeError(
+                    f"text {first + number + 1}: its {side} has {len(ids)} tokens and {model.name} reads {model.config.context}; shorten it"
+                )
+    scores = score_many(model.generator, read, written)
+    return [_scored(model, ids, logs) for ids, logs in zip(written, scores, strict=True)]
+
+
+def _scored(model: Model, ids: Sequence[int], logs: Sequence[float]) -> Scored:
+    return Scored(tuple(model.tokenizer.pieces(ids)), tuple(logs))
+
+
+def _text_scores(model: Model, texts: Sequence[str]) -> Iterator[tuple[list[int], list[float]]]:
+    """The tokens of each text and their log-probabilities; a text longer than the context by windows that overlap by half.
+
+    Every token is counted once, with as much before it as a window holds: at least half of one.
+    """
+    context, end = model.config.context, model.config.end_token
+    wholes = [[model.config.start_token, *ids, end] for ids in model.tokenizer.encode_batch(texts)]
+    windows = [window for number, whole in enumerate(wholes) for window in _windows(number, len(whole), context)]
+    given = [wholes[number][start:fresh] for number, start, fresh, _ in windows]
+    wanted = [wholes[number][fresh:stop] for number, _, fresh, stop in windows]
+    logs: list[list[float]] = [[] for _ in wholes]
+    for (number, *_), found in zip(windows, score_many(model.generator, given, wanted), strict=True):
+        logs[number] += found
+    return ((whole[1:], found) for whole, found in zip(wholes, logs, strict=True))
+
+
+def _windows(number: int, length: int, context: int) -> Iterator[tuple[int, int, int, int]]:
+    """(text, start, first token that is counted, end) of each window; the token before the first counted is always in it."""
+    room = context + 1  # the last token is only foretold, never read
+    yield number, 0, 1, min(length, room)
+    fresh = room
+    while fresh < length:
+        stop = min(length, fresh + room // 2)
+        yield number, stop - room, fresh, stop
+        fresh = stop
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures for a model on a data file, and what each example contributed, by which two models can be compared."""
+
+    model: str
+    data: str
+    examples: int
+    figures: dict[str, float]
+    scores: Scores | None = None
+    confusion: Confusion | None = None
+    outputs: tuple[str, ...] = field(default=(), repr=False)  # translations or labels
+    references: tuple[str, ...] = field(default=(), repr=False)
+    surprises: tuple[float, ...] = field(default=(), repr=False)  # summed -log P of each text
+    counts: tuple[int, ...] = field(default=(), repr=False)  # tokens of each
+
+    def as_json(self) -> dict[str, Any]:
+        record: dict[str, Any] = {"model": self.model, "data": self.data, "examples": self.examples, **self.figures}
+        if self.scores is not None:
+            record |= self.scores.as_json()
+        if self.confusion is not None:
+            record["confusion"] = self.confusion.as_json()
+        return record
+
+    def show(self, console: Console) -> None:
+        from regard.evaluation.tables import plain_table, show_confusion, show_scores
+
+        console.print(f"{self.model} on {self.data}, {self.examples:,} examples", markup=False, highlight=False, soft_wrap=True)
+        if self.scores is not None:
+            show_scores(self.scores, console)
+        if self.figures:
+            table = plain_table()
+            for name, value in self.figures.items():
+                table.add_row(name.replace("_", " "), f"{value:,.4f}")
+            console.print(table)
+        if self.confusion is not None:
+            show_confusion(self.confusion, console)
+
+    def compared_with(self, other: Evaluation) -> Comparison:
+        """Whether the difference to another model on the same data is real."""
+        from regard.evaluation.compare import compare_accuracy, compare_perplexity, paired_bootstrap
+
+        names = (self.model, other.model)
+        if self.references != other.references:
+            raise RegardError(f"{self.model} and {other.model} were not evaluated on the same examples; give both the same data")
+        if self.scores is not None and other.scores is not None:
+            return paired_bootstrap(self.outputs, other.outputs, self.references, names=names, ter=self.scores.ter is not None)
+        if self.confusion is not None and other.confusion is not None:
+            right = [np.array([a == b for a, b in zip(each.outputs, each.references, strict=True)], float) for each in (self, other)]
+            return compare_accuracy(*right, names=names)
+        if self.counts != other.counts:
+            raise RegardError("the two models cut the texts into different tokens, so their perplexities can't be compared")
+        return compare_perplexity(self.surprises, other.surprises, self.counts, names=names)
+
+
+def evaluate(model: Model, data: str | Path | DataFile, to: str | None = None, *, root: Path | None = None, **settings: Any) -> Evaluation:
+    """Figures on a data file. `settings`: options of `translate`; tokenize= of sacreBLEU; limit= for the first rows alone."""
+    file = data if isinstance(data, DataFile) else DataFile(path=str(data))
+    limit, tokenize = settings.pop("limit", None), settings.pop("tokenize", "13a")
+    name = file.path or f"{file.source} and {file.target}"
+    rows = [row for row in read_rows(file, _task(model), root) if all(text.strip() for text in row.texts)][:limit]
+    if not rows:
+        raise CorpusError(f"{name} has no examples with text in them to evaluate on")
+    common = {"model": model.name, "data": name, "examples": len(rows)}
+    if "translate" in model.verbs:
+        return _translations(model, rows, to or file.to, tokenize, settings, common)
+    if settings:
+        raise ConfigError(f"{next(iter(settings))!r} is an option of translation; leave it out for {model.name}")
+    if "classify" in model.verbs:
+        return _labels(model, rows, common)
+    if isinstance(model.config, LanguageModelConfig):
+        return _texts(model, rows, common)
+    return _masked(model, rows, common)
+
+
+def _parts(items: Sequence[Item], size: int = AT_ONCE) -> Iterator[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _task(model: Model) -> Task:
+    if "translate" in model.verbs:
+        return "translate"
+    return "classify" if "classify" in model.verbs else "lm"
+
+
+def _translations(
+    model: Model, rows: list[Row], to: str | None, tokenize: str, settings: dict[str, Any], common: dict[str, Any]
+) -> Evaluation:
+    outputs: list[str] = []
+    for part in _parts(rows):
+        found = model.translate([row.texts[0] for row in part], to, first=len(outputs), **settings)
+        outputs += [answer.text for answer in found]
+    references = tuple(row.texts[1] for row in rows)
+    exact = sum(a == b for a, b in zip(outputs, references, strict=True)) / len(rows)
+    scores = translation_scores(outputs, references, tokenize=tokenize, ter=True)
+    return Evaluation(**common, figures={"exact": exact}, scores=scores, outputs=tuple(outputs), references=references)
+
+
+def _labels(model: Model, rows: list[Row], common: dict[str, Any]) -> Evaluation:
+    assert isinstance(model.config, EncoderConfig)
+    known = model.config.labels or ()
+    for row in rows:
+        if row.texts[0] not in known:
+            raise CorpusError(f"{row.file}, line {row.line}: {model.name} knows no label {row.texts[0]!r}, only {', '.join(known)}")
+    found = [answer for part in _parts(rows) for answer in model.classify([row.texts[1] for row in part])]
+    outputs, gold = tuple(answer.label for answer in found), tuple(row.texts[0] for row in rows)
+    table = confusion(outputs, gold, known)
+    return Evaluation(**common, figures={"accuracy": table.accuracy}, confusion=table, outputs=outputs, references=gold)
+
+
+def _texts(model: Model, rows: list[Row], common: dict[str, Any]) -> Evaluation:
+    texts = tuple(row.texts[0] for row in rows)
+    found = [logs for part in _parts(texts) for _, logs in _text_scores(model, part)]
+    return _surprise(texts, found, common)
+
+
+def _surprise(texts: tuple[str, ...], found: list[list[float]], common: dict[str, Any], *, whole: bool = True) -> Evaluation:
+    surprises, counts = tuple(-sum(logs) for logs in found), tuple(map(len, found))
+    total = sum(surprises)
+    figures = {"perplexity": perplexity(total, sum(counts)), "loss": total / sum(counts)}
+    if whole:  # the end of each text counts as a word and as a character, as it does among the tokens
+        words, characters = sum(len(text.split()) + 1 for text in texts), sum(len(text) + 1 for text in texts)
+        figures |= {"perplexity_per_word": perplexity(total, words), "bits_per_character": total / characters / float(np.log(2))}
+    return Evaluation(**common, figures=figures, references=texts, surprises=surprises, counts=counts)
+
+
+def _masked(model: Model, rows: list[Row], common: dict[str, Any]) -> Evaluation:
+    """The likelihood of words that are hidden, the same ones at every evaluation."""
+    encoder, tokenizer, room = model.encoder, model.tokenizer, model.config.context - 2
+    texts = tuple(row.texts[0] for row in rows)
+    ids = [[tokenizer.start_id, *text[:room], tokenizer.end_id] for text in tokenizer.encode_batch(texts)]
+    found: list[list[float]] = []
+    for start in range(0, len(ids), AT_ONCE):
+        part = ids[start : start + AT_ONCE]
+        hidden = [_hidden(len(text), start + number) for number, text in enumerate(part)]
+        masked = [[tokenizer.mask_id if place in places else id for place, id in enumerate(text)]
+                  for text, places in zip(part, hidden, strict=True)]  # fmt: skip
+        longest = max(map(len, part))
+        states = read_many(encoder, masked, partial(_padded, longest))
+        for text, places, row in zip(part, hidden, states, strict=True):
+            logits = encoder.fill(row[sorted(places)].to(model.device, model.network.dtype)).float().log_softmax(-1)
+            found.append([float(logits[number, text[place]]) for number, place in enumerate(sorted(places))])
+    return _surprise(texts, found, common, whole=False)
+
+
+def _padded(longest: int, states: Tensor, _: Tokens) -> Tensor:
+    return torch.nn.functional.pad(states, (0, 0, 0, longest - states.shape[1]))
+
+
+def _hidden(length: int, number: int) -> set[int]:
+    """The places of a text that are hidden: a share of them, and always one."""
+    places = np.arange(1, length - 1)
+    chance = uniform(0, 0, np.full_like(places, number), places, 0)
+    return set(places[chance < MASKED_SHARE].tolist()) or set(places[:1].tolist())

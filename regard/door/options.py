@@ -1,0 +1,73 @@
+"""What a person may ask of writing, by name: sorted into how words are chosen and what rules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
+from regard.errors import ConfigError, nearest
+
+
+class Options(TypedDict, total=False):
+    """See `Beam`, `Sampling` and `Rules` for what each does and its default."""
+
+    beam_size: int
+    length_penalty: float
+    n_best: int
+    coverage: float
+    groups: int
+    diversity: float
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    samples: int
+    seed: int
+    mbr: int  # choose among so many samples the one most like all others, by chrF
+    max_length: int | str
+    min_length: int | str
+    no_repeat: int
+    repetition_penalty: float
+    ban: Sequence[str]
+    require: Sequence[str]
+
+
+BEAM = {"beam_size": "size"} | {name: name for name in ("length_penalty", "n_best", "coverage", "groups", "diversity")}
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "samples", "seed")
+RULES = ("max_length", "min_length", "no_repeat", "repetition_penalty")
+
+
+def chosen(options: Options, method: Method, rules: Rules, words: Callable[[str], Sequence[Sequence[int]]]) -> tuple[Method, Rules]:
+    """The method and rules that options ask for; what they leave out is as given. `words` turns a word into tokens, in every spelling."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise ConfigError(f"there is no option {name!r}; {nearest(name, Options.__annotations__)}")
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    beam = {BEAM[name]: given[name] for name in BEAM if name in given}
+    sampling = {name: given[name] for name in SAMPLING if name in given}
+    if beam and sampling:
+        one, other = next(name for name in BEAM if name in given), next(iter(sampling))
+        raise ConfigError(f"{one} belongs to beam search and {other} to sampling; choose one of the two")
+    if "mbr" in given:
+        if beam:
+            raise ConfigError("mbr chooses among samples, so there is no beam; leave the options of beam search out")
+        sampling = {"samples": given["mbr"]} | sampling
+    if beam:
+        method = Beam(**((method.model_dump() if isinstance(method, Beam) else {}) | _widened(beam)))
+    elif sampling:
+        method = Sampling(**((method.model_dump() if isinstance(method, Sampling) else {}) | sampling))
+    changes: dict[str, Any] = {name: given[name] for name in RULES if name in given}
+    for name in ("max_length", "min_length"):
+        if name in changes:
+            changes[name] = Length.parse(str(changes[name]))
+    for name, key in (("ban", "banned"), ("require", "required")):
+        if name in given:
+            spelt = [words(word) for word in given[name]]
+            changes[key] = tuple(tuple(ids) for spellings in spelt for ids in (spellings if name == "ban" else spellings[:1]))
+    return method, Rules(**(rules.model_dump() | changes)) if changes else rules
+
+
+def _widened(beam: dict[str, Any]) -> dict[str, Any]:
+    """More hypotheses asked for than a beam has by default make it as wide, unless its size is said."""
+    return beam if "size" in beam else {"size": max(4, int(beam.get("n_best", 1)))} | beam
