@@ -29,6 +29,7 @@ class DataFile(Settings):
     )  # keep only rows whose column (its number, as text) or key has one of these values
     without: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # drop rows whose column or key has one of these values
     to: str | None = None  # a tag that tells the model what to write, such as a language
+    script: str | None = None  # what the target is written in, such as "Devanagari"; rows in another are left out and counted
     weight: Annotated[float, Field(gt=0)] = 1.0  # how often it is visited, relative to its size
     sha256: str | None = None  # of the file as it lies there (of two, one after the other); a different one is an error
 
@@ -36,6 +37,25 @@ class DataFile(Settings):
     def _one_or_two_files(self) -> Self:
         if (self.path is None) == (self.source is None) or (self.source is None) != (self.target is None):
             raise ValueError("a data file is either path = '…' or source = '…' with target = '…'")
+        return self
+
+
+class FilterSettings(Settings):
+    """Which training rows are left out because little can be learned from them; each reason is counted. Dev and test are left alone."""
+
+    shortest: NonNegative = 0  # in characters, of each side
+    longest: NonNegative = 0  # in characters, of each side; 0: of any length
+    most_words: NonNegative = 0  # of each side; 0: any number
+    ratio: Annotated[float, Field(ge=0)] = 0.0  # the longer side of a pair has at most so many times the characters of the other; 0: any
+    letters: Share = 0.0  # the least share of letters among the characters of each side, spaces not counted
+    script_share: Share = 0.5  # the least share of letters of a target that are of the script that its file names
+    drop_same: bool = False  # pairs with the same on both sides, unless they are very short
+    drop_duplicates: bool = False  # rows that came before, in whichever file
+
+    @model_validator(mode="after")
+    def _ratio_is_one(self) -> Self:
+        if 0 < self.ratio < 1:
+            raise ValueError(f"ratio = {self.ratio} is of the longer side to the shorter: 1 or more, or 0 for any")
         return self
 
 
@@ -48,8 +68,11 @@ class DataSettings(Settings):
     synthetic: Literal["reverse"] | None = None  # made up on the spot, instead of files
     examples: Positive = 20000  # how many synthetic ones to train on
     unit: Literal["line", "document", "file"] = "line"  # of plain text: a line, what stands between blank lines, or all of it
-    max_length: Positive = 256  # in tokens, of each side; longer pairs are left out and counted, longer texts are cut
+    max_length: Positive = 256  # in tokens, of each side (or both, where one stack has both); longer pairs are left out, longer texts cut
     dev_share: Share = 0.02  # of the training examples, kept apart where no dev file is given
+    keep_apart: bool = True  # leave training rows out whose source (or text) stands in dev or test
+    filter: FilterSettings = FilterSettings()
+    balance: Annotated[float, Field(ge=0, le=1)] = 1.0  # a tag's share of the visits is as its size to this power; 1: as the data is
 
 
 class TokenizerSettings(Settings):
@@ -78,6 +101,9 @@ class TrainingSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0  # of matrices; norms and biases have none
     clip: Annotated[float, Field(ge=0)] = 1.0  # the largest norm of a gradient; 0: none
     label_smoothing: Share = 0.1
+    r_drop: Annotated[float, Field(ge=0)] = 0.0  # how much two passes with different dropout must agree (Liang et al. 2021); 0: one pass
+    bpe_dropout: Share = 0.0  # of merges that are forgotten, so that a text has many segmentations (Provilkov et al. 2020)
+    bpe_dropout_copies: Positive = 8  # how many segmentations of each example there are, taken in turn
     mask_share: Share = 0.15  # mlm: of words that are hidden
     prefix_share: Share = 0.5  # lm with a prefix mask: the largest share of a text that is given
     ema: Share = 0.0  # keep a moving average of the weights with this momentum, and validate with it; 0: none
@@ -119,6 +145,38 @@ class Recipe(Settings):
         if bool(self.data.train) == (self.data.synthetic is not None):
             raise ValueError("data.train names the files to learn from (or data.synthetic makes them up); give one of the two")
         return self
+
+    @model_validator(mode="after")
+    def _filters_fit(self) -> Self:
+        chosen = self.data.filter
+        if self.one_text and chosen != FilterSettings():
+            raise ValueError("data.filter looks at rows, but with data.unit = 'file' a text is read as a whole; take one of the two out")
+        for_pairs = {
+            "filter.ratio": chosen.ratio,
+            "filter.drop_same": chosen.drop_same,
+            "train.script": any(f.script for f in self.data.train),
+        }
+        used = next((name for name, value in for_pairs.items() if value), None)
+        if self.task != "translate" and used is not None:
+            raise ValueError(f"data.{used} is about pairs, and task {self.task} has none; take it out")
+        return self
+
+    @model_validator(mode="after")
+    def _merges_can_be_forgotten(self) -> Self:
+        if self.training.bpe_dropout and (self.tokenizer.kind != "bpe" or self.task not in ("translate", "classify")):
+            raise ValueError("training.bpe_dropout is for tokenizer.kind = 'bpe' and the tasks translate and classify; set it to 0")
+        return self
+
+    @property
+    def one_text(self) -> bool:
+        """Whether each file is read as one long text."""
+        return self.data.unit == "file" and self.task in ("lm", "mlm")
+
+    @property
+    def kind(self) -> str:
+        """The family of the model."""
+        preset = PRESETS.get(str(self.model.get("preset")), {})
+        return str(self.model.get("kind") or preset.get("kind", KIND_OF[self.task]))
 
     def model_config_for(self, **settings: Any) -> ModelConfig:
         """The config of the model that this recipe makes; `settings` are those that the data decides, such as the vocabulary."""

@@ -22,6 +22,13 @@ from regard.recipe import Recipe, load_recipe, merged, parse_change, parse_recip
         ({"data": {"train": [{"path": "a", "source": "b"}]}}, r"'data\.train\.0': a data file is either path"),
         ({"data": {"train": [{"source": "b"}]}}, r"'data\.train\.0': a data file is either path"),
         ({"training": {"lr": -1}}, r"'training\.lr' = -1: Input should be greater than 0"),
+        ({"data": {"train": "a", "balance": 1.5}}, r"'data\.balance' = 1\.5: Input should be less than or equal to 1"),
+        ({"data": {"train": "a", "filter": {"longst": 5}}}, r"unknown key 'data\.filter\.longst'; did you mean 'longest'\?"),
+        ({"data": {"train": "a", "filter": {"ratio": 0.5}}}, r"ratio = 0\.5 is of the longer side to the shorter: 1 or more"),
+        ({"data": {"train": "a", "filter": {"ratio": 3.0}}}, r"data\.filter\.ratio is about pairs, and task lm has none"),
+        ({"data": {"train": [{"path": "a", "script": "Latin"}]}}, r"data\.train\.script is about pairs, and task lm has none"),
+        ({"data": {"train": "a", "unit": "file", "filter": {"shortest": 3}}}, r"data\.filter looks at rows, but with data\.unit = 'file'"),
+        ({"training": {"bpe_dropout": 0.1}}, r"training\.bpe_dropout is for tokenizer\.kind = 'bpe' and the tasks translate and classify"),
     ],
 )
 def test_a_wrong_key_is_named(settings: dict[str, Any], says: str) -> None:

@@ -35,10 +35,34 @@ def test_a_recipe_survives_being_saved(path: Path, tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "saved.toml") == recipe
 
 
+RESEARCH_ONLY = ("multi30k/", "classify/", "lm/imdb", "lm/novels")
+
+
+@pytest.mark.parametrize(("name", "vocabulary", "millions"), [("translator", 16000, 36), ("everyday-lm", 6000, 10)])
+def test_what_is_to_ship_may_ship(name: str, vocabulary: int, millions: int) -> None:
+    """Only data whose licence lets weights go out, and no more parameters than fit in int8."""
+    recipe = load_recipe(FOLDER / f"{name}.toml")
+    assert recipe.tokenizer.size == vocabulary
+    with torch.device("meta"):
+        model = build(recipe.model_config_for(vocabulary=vocabulary))
+    assert sum(parameter.numel() for parameter in model.parameters()) <= millions * 1e6
+    for file in recipe.data.train:
+        assert file.path is not None
+        assert not file.path.startswith(RESEARCH_ONLY)
+        if "en-hi" in file.path:
+            kept, left_out = set(file.only.get("2", ())), set(file.without.get("2", ()))
+            assert (kept and not kept & {"iitb_sample", "enindic"}) or left_out >= {"iitb_sample", "enindic"}
+
+
 def test_values_of_every_kind_survive(tmp_path: Path) -> None:
-    file = {"path": 'a "b"\\é.tsv', "only": {"2": ["x", "y"]}, "to": "it", "weight": 0.5}
+    file = {"path": 'a "b"\\é.tsv', "only": {"2": ["x", "y"]}, "to": "it", "weight": 0.5, "script": "Latin"}
     recipe = parse_recipe(
-        {"task": "translate", "data": {"train": [file]}, "training": {"freeze": ["embed"], "lr": 1e-12}, "model": {"layers": 3}}
+        {
+            "task": "translate",
+            "data": {"train": [file], "filter": {"ratio": 2.5, "drop_same": True}},
+            "training": {"freeze": ["embed"], "lr": 1e-12},
+            "model": {"layers": 3},
+        }
     )
     (tmp_path / "saved.toml").write_text(to_toml(recipe))
     assert load_recipe(tmp_path / "saved.toml") == recipe

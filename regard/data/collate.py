@@ -12,8 +12,10 @@ from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.data.noise import uniform
-from regard.data.plan import Indices, padded_size
+from regard.data.plan import padded_size
 from regard.data.store import Ragged, Store
+from regard.data.stream import Cuts, cuts
+from regard.data.visits import Indices
 from regard.recipe import Task
 
 EDGES_STEP = 128  # the number of packed documents is rounded up to this, so that compiled code meets few shapes
@@ -58,24 +60,26 @@ class Form:
     mask: int = 3
     special: int = 4  # ids below this are never masked
     mask_share: float = 0.15
-    prefix_share: float | None = None  # lm: at most this share of a text is given; None: none is
+    prefix_share: float | None = None  # for a prefix mask: at most this share of a text is given, where examples don't say it themselves
     packed: int | None = None  # the size of a packed row; None: padded
 
     def collate(self, store: Store, indices: Indices, epoch: int) -> Batch:
         """The examples of these numbers as one batch."""
-        shifted = self.task in ("translate", "lm")
-        text = self._gather(store.target, indices, drop=1 if shifted else 0, label_shift=1 if shifted else 0)
+        shift = float(uniform(self.seed, epoch))
+        recut = (lambda lengths: cuts(store, indices, lengths, shift)) if store.stream else None
+        text = self._gather(store.target, indices, shifted=self.task in ("translate", "lm"), recut=recut)
         source = None if store.source is None else self._gather(store.source, indices).tokens
         sequences = len(indices)
         prefix = None
         ids, labels, counted = text.ids, text.labels, text.real
         if self.task == "mlm":
             ids, counted = self._masked(text, indices, epoch)
-        if self.task == "lm" and self.prefix_share is not None:
-            given = np.floor(uniform(self.seed, epoch, indices) * self.prefix_share * text.lengths).astype(np.int64)
+        given = self._given(store, text, indices, epoch)
+        if given is not None:
+            counted = counted & (text.places >= given[text.owners] - 1)  # what is given need not be foretold
+        if given is not None and self.prefix_share is not None:
             others = text.tokens.lengths.shape[0] - sequences  # documents that only fill up a packed row
             prefix = torch.from_numpy(np.concatenate((given, np.zeros(others, np.int64))))
-            counted = counted & (text.places >= given[text.owners] - 1)  # what is given need not be foretold
         target = replace(text.tokens, ids=torch.from_numpy(ids))
         read = int(text.lengths.sum())
         if self.task == "classify":
@@ -84,9 +88,18 @@ class Form:
             return Batch(target, classes, torch.ones(sequences, dtype=torch.bool), sequences, read)
         return Batch(target, torch.from_numpy(labels), torch.from_numpy(counted), int(counted.sum()), read, source, prefix)
 
-    def _gather(self, ragged: Ragged, indices: Indices, drop: int = 0, label_shift: int = 0) -> _Laid:
+    def _given(self, store: Store, text: _Laid, indices: Indices, epoch: int) -> Table | None:
+        """How much of each text is given: as the example has it, or for a prefix model by chance."""
+        if store.given is not None:
+            return store.given[indices]
+        if self.task == "lm" and self.prefix_share is not None:
+            return np.floor(uniform(self.seed, epoch, indices) * self.prefix_share * text.lengths).astype(np.int64)
+        return None
+
+    def _gather(self, ragged: Ragged, indices: Indices, *, shifted: bool = False, recut: Callable[[Table], Cuts] | None = None) -> _Laid:
+        """These sequences laid out side by side; shifted, each is read without its last token and asked for without its first."""
         starts = ragged.edges[indices]
-        lengths = ragged.edges[indices + 1] - starts - drop
+        lengths = ragged.edges[indices + 1] - starts - shifted
         if self.packed is None:
             width = padded_size(int(lengths.max()))
             places = np.broadcast_to(np.arange(width), (len(indices), width))
@@ -109,9 +122,10 @@ class Form:
             tokens = Tokens(
                 torch.empty(1, self.packed, dtype=torch.long), edges=torch.from_numpy(filled.astype(np.int32)), longest=self.max_length
             )
-        where = np.where(real, starts[owners] + places, 0)
+        found = starts[owners] + places if recut is None else recut(lengths).where(owners, places)
+        where = np.where(real, found, 0)
         ids = np.where(real, ragged.tokens[where], self.pad).astype(np.int64)
-        labels = np.where(real, ragged.tokens[where + label_shift * real], self.pad).astype(np.int64) if label_shift else ids
+        labels = np.where(real, ragged.tokens[where + real], self.pad).astype(np.int64) if shifted else ids
         return _Laid(replace(tokens, ids=torch.from_numpy(ids)), ids, labels, real, owners, places, lengths)
 
     def _masked(self, text: _Laid, indices: Indices, epoch: int) -> tuple[Table, Flags]:

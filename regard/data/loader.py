@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 
 from regard.data.collate import Batch, Form
-from regard.data.plan import Indices, Plan
+from regard.data.plan import Plan
 from regard.data.store import Store
+from regard.data.visits import Indices
 
 AHEAD = 4  # steps that are made ready in advance
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from regard.data.visits import Groups, Indices, drawn
 from regard.errors import TrainingError
 
 POOL = 64  # batches' worth of examples that are sorted by length together: enough to fill batches evenly, few enough to stay mixed
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def make_plan(
     batch_tokens: int,
     seed: int,
     epoch: int,
-    groups: npt.NDArray[np.int64] | None = None,
+    groups: Groups | None = None,
     weights: Sequence[float] = (),
     packed: bool = False,
     shuffle: bool = True,
 ) -> Plan:
-    """Every example once (or as often as its file's weight says), in batches of at most `batch_tokens`, in an order of that epoch's own.
+    """Every example once, or as often as `groups` and `weights` say, in batches of at most `batch_tokens`, in an order of that epoch's own.
 
     Padded, a batch costs its rows times its longest, rounded up; packed, it costs what its examples are long. In the first epoch the most
     expensive batch comes first, so that trouble with memory shows at once.
@@ -46,7 +46,9 @@ def make_plan(
     if not len(lengths):
         raise TrainingError("there are no examples to make batches of; look at the data with: regard data check")
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    chosen = _drawn(len(lengths), groups, weights, random)
+    chosen = drawn(len(lengths), groups, weights, seed, epoch)
+    if not len(chosen):
+        raise TrainingError("the weights of the files are so small that an epoch visits no example; raise weight in data.train")
     if shuffle:
         chosen = chosen[random.permutation(len(chosen))]
     costs = lengths[chosen] if packed else rounded(lengths[chosen])
@@ -85,19 +87,6 @@ def rounded(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def padded_size(length: int) -> int:
     """The width of a padded batch whose longest row has that length."""
     return int(rounded(np.array([length]))[0])
-
-
-def _drawn(count: int, groups: npt.NDArray[np.int64] | None, weights: Sequence[float], random: np.random.Generator) -> Indices:
-    """Example numbers: each once, or file by file as often as its weight says, a fraction by chance."""
-    if groups is None or all(weight == 1.0 for weight in weights):
-        return np.arange(count)
-    drawn = []
-    for start, end, weight in zip(groups[:-1], groups[1:], weights, strict=True):
-        examples = np.arange(start, end)
-        drawn += [examples] * int(weight)
-        part = round((weight - int(weight)) * len(examples))
-        drawn.append(np.sort(random.permutation(examples)[:part]))
-    return np.concatenate(drawn)
 
 
 def _padded(part: Indices, costs: npt.NDArray[np.int64], budget: int) -> list[Indices]:

@@ -13,9 +13,10 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from regard.data.visits import Groups
 from regard.storage import read_json, replacing
 
-FORMAT = 1  # of the files below; a new one makes old caches invisible
+FORMAT = 2  # of the files below; a new one makes old caches invisible
 CHUNK = 8192  # rows tokenised at a time
 Ids = npt.NDArray[np.integer[Any]]
 T = TypeVar("T")
@@ -46,11 +47,14 @@ class Store:
     target: Ragged  # what is written or read: always there
     source: Ragged | None = None  # what it is written from
     labels: npt.NDArray[np.int64] | None = None
-    groups: npt.NDArray[np.int64] | None = None  # (groups + 1,), where the examples of each file begin and end
+    given: npt.NDArray[np.int64] | None = None  # of each target, how many tokens are given and need not be foretold
+    groups: Groups | None = None  # where the examples of each file begin and end, and how often they are visited
     left_out: dict[str, int] | None = None  # why examples were left out, and how many
+    stream: int = 0  # targets are pieces of one text a file, each so many tokens after the last, to be cut anew in every epoch; 0: not so
 
     def __len__(self) -> int:
-        return len(self.target)
+        """How many examples there are, however many copies each has."""
+        return len(self.target) // (1 if self.groups is None else self.groups.copies)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -66,6 +70,7 @@ class Item:
     target: Sequence[int]
     source: Sequence[int] | None = None
     label: int | None = None
+    given: int | None = None
 
 
 class Writer:
@@ -77,7 +82,7 @@ class Writer:
         self.files: dict[str, IO[bytes]] = {}
         self.edges: dict[str, list[npt.NDArray[np.int64]]] = {}
         self.ends: dict[str, int] = {}
-        self.labels: list[int] = []
+        self.numbers: dict[str, list[int]] = {"labels": [], "given": []}
         self.groups = [0]
         self.count = 0
 
@@ -86,19 +91,21 @@ class Writer:
         sources = [item.source for item in items if item.source is not None]
         if sources:
             self._sequences("source", sources)
-        self.labels += [item.label for item in items if item.label is not None]
+        self.numbers["labels"] += [item.label for item in items if item.label is not None]
+        self.numbers["given"] += [item.given for item in items if item.given is not None]
         self.count += len(items)
 
     def end_group(self) -> None:
         self.groups.append(self.count)
 
-    def close(self, left_out: dict[str, int]) -> None:
+    def close(self, left_out: dict[str, int], copies: int) -> None:
         for name, file in self.files.items():
             file.close()
             np.save(self.folder / f"{name}.edges.npy", np.concatenate([np.zeros(1, np.int64), *self.edges[name]]))
-        if self.labels:
-            np.save(self.folder / "labels.npy", np.array(self.labels, np.int64))
-        about = {"format": FORMAT, "count": self.count, "dtype": self.dtype.__name__, "groups": self.groups, "left_out": left_out}
+        for name, numbers in self.numbers.items():
+            if numbers:
+                np.save(self.folder / f"{name}.npy", np.array(numbers, np.int64))
+        about = {"format": FORMAT, "dtype": self.dtype.__name__, "groups": self.groups, "copies": copies, "left_out": left_out}
         (self.folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
 
     def _sequences(self, name: str, sequences: Sequence[Sequence[int]]) -> None:
@@ -126,12 +133,16 @@ def open_store(folder: Path) -> Store:
         return Ragged(tokens, edges)
 
     target = ragged("target") or Ragged(np.zeros(0, np.uint16), np.zeros(1, np.int64))
-    labels = np.load(folder / "labels.npy") if (folder / "labels.npy").is_file() else None
-    return Store(target, ragged("source"), labels, np.array(about["groups"]), about["left_out"])
+    labels, given = (np.load(path) if (path := folder / f"{name}.npy").is_file() else None for name in ("labels", "given"))
+    groups = Groups(np.array(about["groups"]), copies=about["copies"])
+    return Store(target, ragged("source"), labels, given, groups, about["left_out"])
 
 
-def cached_store(cache: Path, key: str, vocabulary: int, groups: Iterable[Iterable[Item | str]]) -> Store:
-    """The store of that key, made now if it is not there. A group is a file's examples; a text among them says why one was left out."""
+def cached_store(cache: Path, key: str, vocabulary: int, groups: Iterable[Iterable[Item | str]], copies: int = 1) -> Store:
+    """The store of that key, made now if it is not there. A group is a file's examples; a text among them says why one was left out.
+
+    With copies, so many items in a row are one example.
+    """
     folder = cache / key
     if not (folder / "about.json").is_file():
         with replacing(folder) as new:
@@ -142,7 +153,7 @@ def cached_store(cache: Path, key: str, vocabulary: int, groups: Iterable[Iterab
                     for reason in (item for item in chunk if isinstance(item, str)):
                         left_out[reason] = left_out.get(reason, 0) + 1
                 writer.end_group()
-            writer.close(left_out)
+            writer.close(left_out, copies)
     return open_store(folder)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from array import array
 from collections import Counter
@@ -18,6 +17,7 @@ from rich.text import Text
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
 from regard.text.corpus import KEYS, LineError, Row, Unit, read_rows
+from regard.text.sieve import learned_from, text_key
 
 LISTED = 5  # findings of a kind that are shown; the rest are counted
 MOST_WORDS, MOST_CHARACTERS = 1_000, 10_000
@@ -198,7 +198,7 @@ def check(files: Sequence[DataFile], task: Task, against: Sequence[DataFile] = (
                 if name != "label":
                     report.sides[name].add(words[name], len(text))
             if all(words.values()):
-                seen.add(row, _learned_from(row, task))
+                seen.add(row, learned_from(row, task))
             if task == "classify" and row.texts[0] and (row.texts[0] in report.labels or len(report.labels) < MOST_LABELS):
                 report.labels[row.texts[0]] += 1
     seen.duplicates(report)
@@ -206,7 +206,7 @@ def check(files: Sequence[DataFile], task: Task, against: Sequence[DataFile] = (
     known = seen.index()
     for file in against:
         for row, words in _checked(file, report, report.against, root, unit):
-            if all(words.values()) and (where := known.find(_learned_from(row, task))) is not None:
+            if all(words.values()) and (where := known.find(learned_from(row, task))) is not None:
                 report.add("overlap", f"{row.file}:{row.line}", f"stands in {where}")
             if (
                 task == "classify"
@@ -268,15 +268,6 @@ def _check_labels(report: Report) -> None:
             report.add("rare-label", repr(label[:40]))
 
 
-def _learned_from(row: Row, task: Task) -> str:
-    """What must not be in training and test alike: the source or the text, in whatever case and spacing."""
-    return " ".join(row.texts[1 if task == "classify" else 0].casefold().split())
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
 class _Seen:
     """Every training row, as hashes."""
 
@@ -287,8 +278,8 @@ class _Seen:
     def add(self, row: Row, text: str) -> None:
         if not self.files or self.files[-1] != row.file:
             self.files.append(row.file)
-        self.rows.append(_hash("\t".join(row.texts)))
-        self.texts.append(_hash(text))
+        self.rows.append(text_key("\t".join(row.texts)))
+        self.texts.append(text_key(text))
         self.places.append((len(self.files) - 1) << 40 | row.line)
 
     def place(self, index: int) -> str:
@@ -314,7 +305,7 @@ class _Index:
         self._sorted = texts[self._order]
 
     def find(self, text: str) -> str | None:
-        wanted = np.uint64(_hash(text))
+        wanted = np.uint64(text_key(text))
         position = int(np.searchsorted(self._sorted, wanted))
         if position == len(self._sorted) or self._sorted[position] != wanted:
             return None

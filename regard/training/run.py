@@ -70,7 +70,7 @@ def with_whole_paths(recipe: Recipe, root: Path | None) -> Recipe:
         names = {key: getattr(file, key) for key in ("path", "source", "target")}
         return file.model_copy(update={key: str(find(name, root).absolute()) for key, name in names.items() if name is not None})
 
-    found = {key: tuple(whole_path(file) for file in getattr(recipe.data, key)) for key in ("train", "dev")}
+    found = {key: tuple(whole_path(file) for file in getattr(recipe.data, key)) for key in ("train", "dev", "test")}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=found)})
 
 

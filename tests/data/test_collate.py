@@ -141,6 +141,60 @@ def test_a_prefix_is_given_and_not_foretold(tmp_path: Path) -> None:
     assert packed.prefix.shape == packed.target.lengths.shape
 
 
+def test_what_an_example_gives_is_not_foretold(tmp_path: Path) -> None:
+    """A source and its target in one stack: only the target counts, and a prefix mask lets the source see itself whole."""
+    store = cached_store(tmp_path, "k", 50, [[Item([5, 6, 7, 2, 8, 9, 2], given=4), Item([5, 2, 8, 2], given=2)]])
+    both = np.array([0, 1])
+    causal = FORM.collate(store, both, 0)
+    assert causal.prefix is None
+    assert causal.source is None
+    asked = [labels[counted].tolist() for labels, counted in zip(causal.labels, causal.counted, strict=True)]
+    assert asked == [[8, 9, 2], [8, 2]]
+    assert causal.count == 5
+    assert causal.target.ids[0, :6].tolist() == [5, 6, 7, 2, 8, 9]
+    prefixed = replace(FORM, prefix_share=0.5).collate(store, both, 3)
+    assert prefixed.prefix is not None
+    assert prefixed.prefix.tolist() == [4, 2]
+    packed = replace(FORM, prefix_share=0.5, packed=32).collate(store, both, 0)
+    assert packed.prefix is not None
+    assert packed.prefix[:2].tolist() == [4, 2]
+    assert packed.labels[packed.counted].tolist() == [8, 9, 2, 8, 2]
+
+
+def stream_of(tmp_path: Path, lengths: tuple[int, ...], step: int) -> Store:
+    """Texts that count upwards, in pieces that share their ends."""
+    texts, first = [], 4
+    for length in lengths:
+        text = list(range(first, first + length))
+        texts.append([Item(text[start : start + step + 1]) for start in range(0, length - 1, step)])
+        first += length
+    store = cached_store(tmp_path, str(lengths), 10000, texts)
+    return replace(store, stream=step)
+
+
+@pytest.mark.parametrize("packed", [None, 256])
+@pytest.mark.parametrize("lengths", [(41,), (33, 24, 9), (5, 17)])
+def test_a_stream_is_cut_elsewhere_in_every_epoch(tmp_path: Path, lengths: tuple[int, ...], packed: int | None) -> None:
+    """Pieces of one text, as many and as long as before, in which each token is followed by the next; the last ends with the text."""
+    store = stream_of(tmp_path, lengths, 8)
+    ends = np.cumsum(lengths) + 3  # the last token of each text
+    form = replace(FORM, task="lm", vocabulary=10000, packed=packed)
+    every = np.arange(len(store))
+    sizes = [len(store.target[index]) - 1 for index in every]
+    cuts = set()
+    for epoch in range(40):
+        pieces = contents(form.collate(store, every, epoch))
+        assert [len(read) for read, _ in pieces] == sizes
+        for read, labels in pieces:
+            assert read == list(range(read[0], read[0] + len(read)))
+            assert labels == [token + 1 for token in read]
+        text_of = [np.searchsorted(ends, [read[0], labels[-1]]).tolist() for read, labels in pieces]
+        assert all(one == other for one, other in text_of)
+        assert {labels[-1] for _, labels in pieces} >= set(ends.tolist())
+        cuts.add(pieces[0][0][0])
+    assert len(cuts) >= (7 if lengths[0] > 16 else 1)
+
+
 def test_labels(tmp_path: Path) -> None:
     batch = replace(FORM, task="classify").collate(store_of(tmp_path), np.array([4, 5]), 0)
     assert batch.labels.tolist() == [1, 2]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.plan import cost_of, make_plan, rounded
+from regard.data.visits import Groups
 from regard.errors import TrainingError
 
 LENGTHS = st.lists(st.integers(1, 90), min_size=1, max_size=300).map(lambda lengths: np.array(lengths, np.int64))
@@ -57,7 +58,7 @@ def test_few_sizes() -> None:
 
 
 def test_weights_say_how_often_a_file_is_visited() -> None:
-    lengths, groups = np.full(30, 5), np.array([0, 10, 30])
+    lengths, groups = np.full(30, 5), Groups(np.array([0, 10, 30]))
     plan = make_plan(lengths, batch_tokens=64, seed=0, epoch=3, groups=groups, weights=[2.5, 0.5])
     visited = np.bincount(np.concatenate(plan.batches), minlength=30)
     assert visited[:10].sum() == 25
@@ -70,5 +71,7 @@ def test_weights_say_how_often_a_file_is_visited() -> None:
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(TrainingError, match="an example of 104 tokens does not fit into a batch of 96"):
         make_plan(np.array([3, 100]), batch_tokens=96, seed=0, epoch=0)
+    with pytest.raises(TrainingError, match=r"visits no example; raise weight in data\.train"):
+        make_plan(np.full(3, 5), batch_tokens=96, seed=0, epoch=1, groups=Groups(np.array([0, 3])), weights=[0.01])
     with pytest.raises(TrainingError, match="no examples"):
         make_plan(np.array([], np.int64), batch_tokens=96, seed=0, epoch=0)

@@ -34,8 +34,19 @@ def test_large_vocabularies_labels_groups_and_what_was_left_out(tmp_path: Path) 
     assert store.labels is not None
     assert store.labels.tolist() == [1, 0, 1]
     assert store.groups is not None
-    assert store.groups.tolist() == [0, 2, 2, 3]
+    assert store.groups.edges.tolist() == [0, 2, 2, 3]
     assert store.left_out == {"empty": 2, "too long": 1}
+
+
+def test_copies_are_one_example(tmp_path: Path) -> None:
+    groups = [[Item([1], given=1), Item([1, 1], given=2), "empty"], [Item([2]), Item([2, 2])]]
+    store = cached_store(tmp_path, "k", 10, groups, copies=2)
+    assert len(store) == 2
+    assert store.lengths.tolist() == [1, 2, 1, 2]
+    assert store.given is not None
+    assert store.given.tolist() == [1, 2]
+    assert store.groups is not None
+    assert store.groups.sizes().tolist() == [1, 1]
 
 
 def test_made_once(tmp_path: Path) -> None:
