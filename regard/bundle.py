@@ -16,7 +16,7 @@ from regard.config import KINDS, ModelConfig, parse_model
 from regard.errors import BundleError, nearest
 from regard.models import Model, build
 from regard.presets import PRESETS, preset
-from regard.storage import INDEX, SHARD_BYTES, read_json, read_tensors, replacing, write_tensors
+from regard.storage import INDEX, SHARD_BYTES, Precision, read_json, read_tensors, replacing, restored, rounded, write_tensors
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -38,15 +38,24 @@ class Bundle:
     def config(self) -> ModelConfig:
         return self.model.config
 
-    def save(self, folder: str | Path | None = None) -> Path:
+    def save(
+        self,
+        folder: str | Path | None = None,
+        *,
+        precision: Precision | None = None,
+        card: str | None = None,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> Path:
         """Writes the model as it is now, with its tokenizers and card, to where it came from or elsewhere."""
-        card = self.folder / CARD
+        old = self.folder / CARD
         return save_bundle(
             self.model,
             folder or self.folder,
             tokenizer=self.tokenizer,
             source_tokenizer=self.source_tokenizer,
-            card=card.read_text(encoding="utf-8") if card.is_file() else None,
+            card=card or (old.read_text(encoding="utf-8") if old.is_file() else None),
+            precision=precision,
+            shard_bytes=shard_bytes,
         )
 
 
@@ -57,9 +66,13 @@ def save_bundle(
     tokenizer: Path | None = None,
     source_tokenizer: Path | None = None,
     card: str | None = None,
+    precision: Precision | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> Path:
-    """Writes a bundle. A bundle that stands there already is replaced as a whole; any other folder with files in it is left alone."""
+    """Writes a bundle, in the model's own precision unless another is asked for.
+
+    A bundle that stands there already is replaced as a whole; any other folder with files in it is left alone.
+    """
     folder = Path(folder)
     if folder.exists() and not is_bundle(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise BundleError(f"{folder} exists and is not just a bundle; choose a new or empty folder")
@@ -68,7 +81,8 @@ def save_bundle(
         # Every setting, defaults too, so that a later default never changes an old model.
         settings = {"format": FORMAT, **model.config.model_dump(mode="json")}
         (new / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        write_tensors(new, model.state_dict(), shard_bytes)
+        tensors = model.state_dict()
+        write_tensors(new, tensors if precision is None else rounded(tensors, precision), shard_bytes)
         for name, file in ((TOKENIZER, tokenizer), (SOURCE_TOKENIZER, source_tokenizer)):
             if file is not None:
                 shutil.copyfile(file, new / name)
@@ -92,7 +106,7 @@ def load_bundle(
     """Reads a bundle. The model comes back ready to use (dropout off); call `model.train()` to train it on."""
     folder = Path(folder)
     config = read_config(folder)
-    tensors = read_tensors(folder)
+    tensors = restored(read_tensors(folder))
     with torch.device("meta"):  # no weights are made that would be thrown away
         model = build(config, backend)
     fill(model, tensors, folder)

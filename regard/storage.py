@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -22,6 +23,7 @@ from regard.errors import BundleError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 2 * 1024**3
+Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 
 @contextmanager
@@ -97,6 +99,40 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file in files:
         tensors |= _read_file(folder / file)
     return tensors
+
+
+SCALE = ".scale"  # beside a matrix in 8 bits: what each of its rows is multiplied by
+
+
+def rounded(tensors: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor]:
+    """The tensors as they are to lie on disk. In int8 matrices have 8 bits a number and a scale for each row, the rest half precision."""
+    if precision != "int8":
+        return {name: tensor.to(getattr(torch, precision)) for name, tensor in tensors.items()}
+    laid: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2:
+            laid[name] = tensor.to(torch.float16)
+            continue
+        scale = (tensor.detach().float().abs().amax(1) / 127).clamp(min=1e-12)
+        laid[name] = (tensor.detach().float() / scale[:, None]).round().to(torch.int8)
+        laid[name + SCALE] = scale
+    return laid
+
+
+def restored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The numbers again, in float32 where they lay in 8 bits; anything else is given back as it was."""
+    if not any(tensor.dtype == torch.int8 for tensor in tensors.values()):
+        return dict(tensors)
+    whole: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.int8 and tensor.dim() == 2:
+            scale = tensors.get(name + SCALE)
+            if scale is None or scale.shape != tensor.shape[:1]:
+                raise BundleError(f"the weights '{name}' are in 8 bits, but their scales are missing or too few; copy the folder again")
+            whole[name] = tensor.float() * scale.float()[:, None]
+        elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in tensors):
+            whole[name] = tensor.float()
+    return whole
 
 
 def read_json(path: Path) -> dict[str, Any]:

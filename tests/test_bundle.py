@@ -12,6 +12,9 @@ from safetensors.torch import load_file, save_file
 from regard.bundle import Bundle, load_bundle, save_bundle
 from regard.data.batch import Tokens
 from regard.errors import BundleError, ConfigError
+from regard.models import build
+from regard.presets import preset
+from regard.storage import Precision
 from tests.families import FAMILIES, outputs, sentences, small
 
 
@@ -273,3 +276,28 @@ def test_a_full_disk_leaves_the_old_bundle(small_disk: Path) -> None:
     assert all(torch.equal(kept[key], tensor) for key, tensor in old.state_dict().items())
     assert [path.name for path in small_disk.iterdir()] == ["b"]
     del kept
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 0.0), ("bfloat16", 4e-3), ("float16", 5e-4), ("int8", 4e-3)])
+def test_less_precision_on_disk_is_close(tmp_path: Path, precision: Precision, tolerance: float) -> None:
+    """Of each row of each matrix, no number is farther off than its rounding; all comes back in float32 where it was asked for."""
+    model = build(preset("transformer-tiny"))
+    save_bundle(model, tmp_path / "small", precision=precision)
+    loaded = load_bundle(tmp_path / "small", dtype=torch.float32).model
+    for (name, tensor), (_, again) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
+        largest = tensor.abs().amax(-1, keepdim=True) if tensor.dim() == 2 else tensor.abs()
+        assert again.dtype == torch.float32
+        assert ((tensor - again).abs() <= tolerance * largest + 1e-7).all(), name
+    bytes_each = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}[precision]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert (tmp_path / "small" / "model.safetensors").stat().st_size < 1.05 * bytes_each * parameters + 60_000
+
+
+def test_eight_bits_without_their_scales_are_an_error(tmp_path: Path) -> None:
+    model = build(preset("transformer-tiny"))
+    save_bundle(model, tmp_path / "small", precision="int8")
+    tensors = load_file(tmp_path / "small" / "model.safetensors")
+    del tensors["embed.weight.scale"]
+    save_file(tensors, tmp_path / "small" / "model.safetensors")
+    with pytest.raises(BundleError, match=r"'embed.weight' are in 8 bits, but their scales are missing"):
+        load_bundle(tmp_path / "small")

@@ -60,7 +60,7 @@ class LanguageModel(Generator):
         cache = Cache.of(self.config, self.decoder, rows, longest + room * hypotheses)
         slots = cache.claim(torch.arange(longest, device=prompt.ids.device).expand(rows, -1))
         mask = self._rule(prompt.lengths if self.config.mask == "prefix" else None).build(slots[None], cache.reach)
-        states = self.decoder(self.embed(prompt.ids), positions=slots[None], mask=mask, cache=cache, slots=slots)
+        states = self.decoder(self.embed(prompt.ids), positions=slots[None], mask=mask, cache=cache.view(slots))
         last = states[torch.arange(rows, device=states.device), prompt.lengths - 1]
         return StackState.begin(cache, prompt.lengths, window=self.config.window, context=self.config.context), self.logits(last)
 
@@ -75,7 +75,7 @@ class LanguageModel(Generator):
         return self._write(ids, state, *state.place_row(ids))
 
     def _write(self, ids: Tensor, state: StackState, slots: Tensor, positions: Tensor, mask: Mask) -> Tensor:
-        return self.logits(self.decoder(self.embed(ids), positions=positions, mask=mask, cache=state.cache, slots=slots))
+        return self.logits(self.decoder(self.embed(ids), positions=positions, mask=mask, cache=state.cache.view(slots)))
 
     def _rule(self, prefix_ends: Tensor | None) -> Rule:
         rule = Causal() if prefix_ends is None else Prefix(prefix_ends)

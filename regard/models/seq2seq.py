@@ -94,7 +94,6 @@ class Seq2Seq(Generator):
             positions=positions,
             mask=mask,
             memory_mask=state.memory_mask,
-            cache=state.cache,
-            slots=slots,
+            cache=state.cache.view(slots),
         )
         return self.logits(states)

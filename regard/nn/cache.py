@@ -42,6 +42,19 @@ class LayerCache:
         return KeyValues(self.key[:, :, : self.reach], self.value[:, :, : self.reach])
 
 
+@dataclass(frozen=True)
+class CacheView:
+    """A cache for one pass through a stack: tensors and nothing else, so that compiled code has only their shapes to watch."""
+
+    key: Tensor  # (layers, rows, kv_heads, capacity, head_width)
+    value: Tensor
+    slots: Tensor  # (new,)
+    positions: Tensor  # (rows, reach), of the words in the slots that are read
+
+    def layer(self, index: int) -> LayerCache:
+        return LayerCache(self.key[index], self.value[index], self.slots, self.positions.shape[1])
+
+
 class Cache:
     """The self-attention keys and values of every layer of a stack, for a batch of rows."""
 
@@ -91,8 +104,9 @@ class Cache:
         step = REACH_STEP.get(self.key.device.type, 64)
         return min(self.capacity, -(-(self.used + new) // step) * step)
 
-    def layer(self, index: int, slots: Tensor) -> LayerCache:
-        return LayerCache(self.key[index], self.value[index], slots, self.reach)
+    def view(self, slots: Tensor) -> CacheView:
+        """The cache as one pass sees it that writes to these slots."""
+        return CacheView(self.key, self.value, slots, self.positions[:, : self.reach])
 
     def keep(self, rows: Tensor) -> None:
         """Only these rows are left."""

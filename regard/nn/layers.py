@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from regard.config import Transformer
 from regard.nn import backends
 from regard.nn.attention import Attention
-from regard.nn.cache import Cache, KeyValues, LayerCache
+from regard.nn.cache import CacheView, KeyValues, LayerCache
 from regard.nn.masks import Mask
 from regard.nn.positions import Placement, make_positions
 from regard.nn.tap import tap
@@ -135,18 +135,17 @@ class Stack(nn.Module):
         positions: Tensor,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
-        cache: Cache | None = None,
-        slots: Tensor | None = None,
+        cache: CacheView | None = None,
     ) -> Tensor:
         """Embeddings (rows, length, width) at positions (rows or 1, length) to what the last layer makes of them.
 
-        `memory`: what cross-attention reads, or each layer's keys and values of it. With a `cache`, `slots` are those it gave the words.
+        `memory`: what cross-attention reads, or each layer's keys and values of it. With a `cache`, the words before are found in it.
         """
         tap(self, "embeddings", x)
         x = self.positions.embed(x, positions)
         tap(self, "placed", x)
         x = self.dropout(self.embedding_norm(x))
-        seen = None if cache is None else cache.positions[:, : cache.reach]
+        seen = None if cache is None else cache.positions
         place = self.positions.place(positions, positions, x.dtype, seen=seen)
         for index, layer in enumerate(self.layers):
             x = layer(
@@ -155,7 +154,7 @@ class Stack(nn.Module):
                 mask=mask,
                 memory_mask=memory_mask,
                 positions=place,
-                cache=None if cache is None or slots is None else cache.layer(index, slots),
+                cache=None if cache is None else cache.layer(index),
             )
         return self.norm(x)
 

@@ -100,7 +100,7 @@ def test_cached_equals_explicit_without_cache(rule: str, positions: str, chunks:
         for places in torch.arange(LENGTH).split(chunks):
             slots = cache.claim(places.expand(ROWS, -1))
             mask = CACHED[rule].build(slots[None], cache.reach)
-            pieces.append(stack(x[:, places], positions=places[None], mask=mask, cache=cache, slots=slots))
+            pieces.append(stack(x[:, places], positions=places[None], mask=mask, cache=cache.view(slots)))
     torch.testing.assert_close(torch.cat(pieces, 1), want, **EXACT)
 
 
@@ -117,11 +117,11 @@ def test_rows_of_different_lengths_share_a_cache(positions: str, backend: str) -
     cache = Cache.of(shape, stack, 3, capacity=10)
     places = torch.arange(6)
     slots = cache.claim(places.expand(3, -1))
-    outputs = [stack(prompt, positions=places[None], mask=Causal().build(slots[None], cache.reach), cache=cache, slots=slots)]
+    outputs = [stack(prompt, positions=places[None], mask=Causal().build(slots[None], cache.reach), cache=cache.view(slots))]
     state = StackState.begin(cache, lengths)
     for word in more.split(1, 1):
         slots, where, mask = state.place(word[:, :, 0])
-        outputs.append(stack(word, positions=where, mask=mask, cache=cache, slots=slots))
+        outputs.append(stack(word, positions=where, mask=mask, cache=cache.view(slots)))
     for row, length in enumerate(lengths.tolist()):
         alone = torch.cat((prompt[row, :length], more[row]))[None]
         want = stack(alone, positions=torch.arange(length + 4)[None], mask=Causal().build(length + 4))[0]
@@ -145,7 +145,7 @@ def test_hypotheses_share_a_row_as_if_each_had_its_own(positions: str, window: i
     histories: list[list[list[Tensor]]] = [[[], []] for _ in range(3)]
     for words in x:
         slots, where, mask = state.place(words[:, :, 0])
-        got = stack(words, positions=where, mask=mask, cache=cache, slots=slots)
+        got = stack(words, positions=where, mask=mask, cache=cache.view(slots))
         for source, hypothesis in itertools.product(range(3), range(2)):
             history = histories[source][hypothesis]
             history.append(words[source, hypothesis])
