@@ -26,6 +26,7 @@ format: $(READY)  ## puts the code into shape
 bench: $(READY)  ## side by side with the peers
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/decode_cpu.py
 
 setup: $(READY)
 
