@@ -15,6 +15,7 @@ from regard.decoding.settings import Rules
 from regard.errors import ConfigError
 
 OFF = float("-inf")
+NOTHING_LEFT = "the rules leave no word that may be written; lift one of them (banned, min_length, a prefix)"
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Steering:
     limit: Tensor  # (sources,), tokens written at most
     least: Tensor  # (sources,)
     forced: Tensor | None = None  # (sources, longest prefix), -1 after its end
+    given: int = 0  # words of the history that were there before the first
 
     @classmethod
     def of(
@@ -79,7 +81,7 @@ class Steering:
             _ban(scores, history, word)
         scores[..., self.end].masked_fill_((written < self.least)[:, None], OFF)
         if self.rules.required:
-            scores[..., self.end].masked_fill_(unmet(history, self.rules.required), OFF)
+            scores[..., self.end].masked_fill_(unmet(history[..., self.given :], self.rules.required), OFF)
         return scores if self.forced is None else self._force(scores, written)
 
     def _force(self, scores: Tensor, written: Tensor) -> Tensor:
@@ -120,8 +122,15 @@ def _ban(scores: Tensor, history: Tensor, word: tuple[int, ...]) -> None:
         scores[..., word[0]] = OFF
         return
     latest = last_words(history, history_end(history), len(word) - 1)
-    begun = (latest == torch.tensor(word[:-1], device=history.device)).all(-1)
-    scores[..., word[-1]].masked_fill_(begun, OFF)
+    scores[..., word[-1]].masked_fill_(_spells(latest, word[:-1]), OFF)
+
+
+def _spells(words: Tensor, ids: Sequence[int]) -> Tensor:
+    """Whether words (…, n) are just these. One by one, since no graph can be recorded that fetches them from the host."""
+    same = words[..., 0] == ids[0]
+    for place in range(1, len(ids)):
+        same &= words[..., place] == ids[place]
+    return same
 
 
 def history_end(history: Tensor) -> Tensor:
@@ -155,15 +164,14 @@ def progress(history: Tensor, words: Sequence[Sequence[int]]) -> tuple[Tensor, T
     total = torch.zeros(history.shape[:2], dtype=torch.long, device=history.device)
     coming = []
     for word in words:
-        ids = torch.tensor(word, device=history.device)
         size = len(word)
         met = torch.zeros_like(total, dtype=torch.bool)
         if history.shape[2] >= size:
-            met = (history.unfold(2, size, 1) == ids).all(-1).any(-1)
-        begun = torch.zeros_like(total)
+            met = _spells(history.unfold(2, size, 1), word).any(-1)
+        begun, following = torch.zeros_like(total), torch.full_like(total, word[0])
         for part in range(1, size):  # the longest beginning that stands at the end
-            fits = (last_words(history, ends, part) == ids[:part]).all(-1)
-            begun = torch.where(fits, part, begun)
+            fits = _spells(last_words(history, ends, part), word[:part])
+            begun, following = begun.masked_fill(fits, part), following.masked_fill(fits, word[part])
         total += torch.where(met, size, begun)
-        coming.append(ids[begun].masked_fill(met, -1))
+        coming.append(following.masked_fill(met, -1))
     return total, torch.stack(coming, -1)

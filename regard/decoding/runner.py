@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.rules import Steering
+from regard.decoding.rules import NOTHING_LEFT, Steering
 from regard.decoding.sampling import Sampler
 from regard.decoding.search import BeamSearch, Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, ShapeError
 from regard.models import Generator, LanguageModel, Memory, State
 from regard.models.base import StackState
 from regard.nn import record, using
@@ -41,8 +41,7 @@ def decode(
     `prefixes`: what each output must begin with; `numbers`: what chance goes by for each source, its place in the batch by default.
     """
     method, rules = method or Beam(), rules or Rules()
-    if model.training:
-        raise RegardError("the model is in training mode, where dropout makes every answer another; call model.eval() first")
+    _check(model, rules, source.ids.shape[0], prefixes, numbers)
     memory = model.encode(source)
     samples = method.samples if isinstance(method, Sampling) else 1
     rows = torch.arange(source.ids.shape[0], device=model.device).repeat_interleave(samples)
@@ -52,6 +51,23 @@ def decode(
     search = make_search(model, memory, method, rules, prefixes, _numbers(numbers, rows, samples))
     found = _Run(model, memory, search).results()
     return [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
+
+
+def _check(
+    model: Generator,
+    rules: Rules,
+    sources: int,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    numbers: Sequence[int] | None = None,
+) -> None:
+    if model.training:
+        raise RegardError("the model is in training mode, where dropout makes every answer another; call model.eval() first")
+    for what, given in (("prefixes", prefixes), ("numbers", numbers)):
+        if given is not None and len(given) != sources:
+            raise ShapeError(f"{len(given)} {what} for {sources} sources; give each source its own")
+    for word in (*rules.banned, *rules.required, *(prefixes or ())):
+        if any(id >= model.config.vocabulary for id in word):
+            raise ConfigError(f"{max(word)} is no token of this model; its vocabulary ends at {model.config.vocabulary - 1}")
 
 
 def _numbers(numbers: Sequence[int] | None, rows: Tensor, samples: int) -> Tensor:
@@ -93,6 +109,7 @@ def _from_the_right(prompt: Tokens) -> Tensor:
 def stream(model: Generator, source: Tokens, sampling: Sampling | None = None, rules: Rules | None = None) -> Iterator[int]:
     """The words of one source as they are chosen; the end token is not given."""
     sampling = sampling or Sampling(temperature=0)
+    _check(model, rules or Rules(), 1)
     with torch.inference_mode():
         memory = model.encode(source)
         search = make_search(model, memory, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
@@ -168,6 +185,8 @@ class _Run:
     def check(self) -> None:
         if bool(self.search.broken):
             raise RegardError("the model gave scores that are not numbers; its weights are damaged, or too large for this precision")
+        if isinstance(self.search, Sampler) and bool(self.search.stuck.any()):
+            raise ConfigError(NOTHING_LEFT)
 
     def _drop_finished(self) -> bool:
         """Lets sources that are done leave once enough of them are; False when none is left."""

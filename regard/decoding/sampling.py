@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.decoding.rules import OFF, Steering
+from regard.decoding.rules import NOTHING_LEFT, OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities
 from regard.decoding.settings import Sampling
+from regard.errors import ConfigError
 
 
 class Sampler:
@@ -37,12 +38,15 @@ class Sampler:
         self.parents: Tensor | None = None
         self.open = torch.ones(sources, dtype=torch.bool, device=device)
         self.broken = torch.zeros((), dtype=torch.bool, device=device)
+        self.stuck = torch.zeros(sources, dtype=torch.bool, device=device)  # the rules left no word
 
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
         """From the logits (sources, 1, vocabulary) of the next word to the word chosen."""
         logs = log_probabilities(logits)
         self.broken |= logs[..., 0].isnan().any()
         steered = self.steering.apply(logits.to(logs.dtype), self.history, self.written)[:, 0]
+        if not self.steering.changes_nothing:
+            self.stuck |= self.open & (steered.amax(-1) == OFF)
         if self.sampling.temperature == 0:
             word = steered.argmax(-1, keepdim=True)  # (sources, 1)
         else:
@@ -55,11 +59,13 @@ class Sampler:
         self.open &= (word[:, 0] != self.steering.end) & (self.written < self.steering.limit)
 
     def keep(self, sources: Tensor) -> None:
-        for name in ("numbers", "history", "logs", "length", "words", "open"):
+        for name in ("numbers", "history", "logs", "length", "words", "open", "stuck"):
             setattr(self, name, getattr(self, name).index_select(0, sources))
         self.steering = self.steering.keep(sources)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
+        if bool(self.stuck[sources].any()):
+            raise ConfigError(NOTHING_LEFT)
         words = self.history[sources, 0, self.given :].cpu()
         rows = zip(words.tolist(), self.logs[sources].tolist(), self.length[sources].tolist(), strict=True)
         return [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
@@ -71,7 +77,8 @@ class Sampler:
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """What is drawn from (…, vocabulary): the softmax at a temperature, without the unlikely ones that are cut off."""
-    logits = logits / sampling.temperature
+    # The likeliest are 0, so that next to no temperature leaves them alone instead of making all of them infinite.
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, torch.finfo(logits.dtype).tiny)
     if 0 < sampling.top_k < logits.shape[-1]:
         least = logits.topk(sampling.top_k, -1).values[..., -1:]
         logits = logits.masked_fill(logits < least, OFF)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.rules import OFF, Steering, progress, unmet
+from regard.decoding.rules import NOTHING_LEFT, OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
 from regard.errors import ConfigError
 
@@ -97,7 +97,7 @@ class BeamSearch:
         device, sources = steering.limit.device, len(steering.limit)
         self.limit = int(steering.limit.max())
         self.total = torch.zeros(sources, self.groups, 1, dtype=torch.double, device=device)  # log P of the open ones; -inf: closed
-        self.given = 0 if given is None else given.shape[1]
+        self.given = steering.given = 0 if given is None else given.shape[1]
         self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)  # (sources, hypotheses, given + limit)
         if given is not None:
             self.history[:, 0, : self.given] = given
@@ -146,7 +146,7 @@ class BeamSearch:
         required = self.steering.rules.required
         if required:
             histories = self._group_histories(group)
-            values, words = _with_required(values, words, steered, progress(histories, required)[1])
+            values, words = _with_required(values, words, steered, progress(histories[..., self.given :], required)[1])
         each = words.shape[-1]
         rank = (total[:, :, None] + values).flatten(1)
         missing = max(0, self.looked_at - rank.shape[1])
@@ -165,7 +165,7 @@ class BeamSearch:
         required = self.steering.rules.required
         owner = (torch.arange(words.shape[1], device=words.device) // each).clamp(max=histories.shape[1] - 1)
         longer = histories.index_select(1, owner).index_copy(2, self.given + self.written, words[..., None])
-        bank = progress(longer, required)[0]
+        bank = progress(longer[..., self.given :], required)[0]
         order = rank.argsort(dim=1, descending=True, stable=True)
         banks = bank.gather(1, order)
         rounds = F.one_hot(banks, sum(map(len, required)) + 1).cumsum(1).gather(2, banks[..., None]).squeeze(2)
@@ -195,11 +195,14 @@ class BeamSearch:
             score = score + self.beam.coverage * _covered(coverage, real)
         rank = score.masked_fill(~(valid & among_best & (ended | last)), OFF)
         if self.steering.rules.required:
-            rank = rank + WORST * unmet(history.flatten(1, 2), self.steering.rules.required).view_as(rank)
+            rank = rank + WORST * unmet(history[..., self.given :].flatten(1, 2), self.steering.rules.required).view_as(rank)
         lengths = length.expand_as(found.words)
         self.finished.add(Finished(rank, score, history[..., self.given :], logs, lengths, ended))
 
-        still, places = found.rank.masked_fill(~valid | ended | last, OFF).topk(self.width, 2)
+        order = found.rank
+        if self.steering.rules.required:  # they stand in the order that counts: every bank in turn
+            order = -torch.arange(self.looked_at, device=ended.device, dtype=order.dtype).expand_as(order)
+        still, places = order.masked_fill(~valid | ended | last, OFF).topk(self.width, 2)
         total = take(total, places).masked_fill(still == OFF, OFF)
         hope = total.amax(2) / self.steering.limit[:, None].double() ** self.beam.length_penalty
         closed = hope <= self.finished.rank[:, :, min(self.beam.n_best, self.width) - 1]
@@ -246,14 +249,17 @@ class BeamSearch:
     def _best(self, found: Finished, source: int) -> list[Hypothesis]:
         best: list[Hypothesis] = []
         for place in found.rank[source].argsort(descending=True, stable=True).tolist():
-            if float(found.rank[source, place]) == OFF or len(best) == self.beam.n_best:
+            if float(found.rank[source, place]) < WORST / 2 or len(best) == self.beam.n_best:
                 break
             length, ended = int(found.length[source, place]), bool(found.ended[source, place])
             words = tuple(found.words[source, place, : length - ended].tolist())
             logs = tuple(found.logs[source, place, :length].tolist())
-            best.append(Hypothesis(words, logs, ended, float(found.score[source, place])))
+            if all(words != other.tokens or ended != other.ended for other in best):  # two groups may come to the same
+                best.append(Hypothesis(words, logs, ended, float(found.score[source, place])))
         if not best:
-            raise ConfigError("the rules leave no word that may be written; lift one of them (banned, min_length, a prefix)")
+            if self.steering.rules.required:
+                raise ConfigError("no output has all required words; raise max_length, widen the beam, or lift a rule against them")
+            raise ConfigError(NOTHING_LEFT)
         return best
 
 

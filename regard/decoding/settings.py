@@ -12,7 +12,9 @@ from regard.config import Positive, Settings, explain
 from regard.errors import ConfigError
 
 NonNegative = Annotated[int, Field(ge=0)]
-Sequences = tuple[tuple[int, ...], ...]  # token ids, word by word
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Sequences = tuple[tuple[NonNegative, ...], ...]  # token ids, word by word
 
 
 class Wishes(Settings):
@@ -29,12 +31,12 @@ class Length(Settings):
     """A number of tokens, or one that grows with the source: plus + times × its length. Written 60, 2x or 16+2x."""
 
     plus: NonNegative = 0
-    times: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    times: Weight = 0.0
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if isinstance(value, int | str) and not isinstance(value, bool):
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
             return cls._parts(str(value))
         return value
 
@@ -52,16 +54,16 @@ class Length(Settings):
         raise ConfigError(f"{text!r} is no length; write a number of tokens such as 60, or 16+2x for 16 and twice the source's length")
 
     def of(self, source: int) -> int:
-        return self.plus + math.ceil(self.times * source)
+        return self.plus + math.ceil(round(self.times * source, 6))  # 2.2 × 25 is 55.00000000000001 in binary numbers
 
 
 class Rules(Wishes):
     """What every way of choosing words keeps to. Words are given as token ids."""
 
-    max_length: Length = Length(plus=16, times=2.0)  # tokens written, the end token not counted
+    max_length: Length = Length(plus=16, times=2.0)  # tokens written at most, the end token counted
     min_length: Length = Length()  # the end token is not chosen before so many
     no_repeat: NonNegative = 0  # no run of so many tokens is written twice; 0: any may be
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1, what was written (or given) already becomes less likely
+    repetition_penalty: Factor = 1.0  # above 1, what was written (or given) already becomes less likely
     banned: Sequences = ()  # never written
     required: Sequences = ()  # written before the end; beam search only
 
@@ -76,11 +78,11 @@ class Beam(Wishes):
     """Beam search: at each position the most probable continuations of all hypotheses of a source stay open."""
 
     size: Positive = 4  # hypotheses kept open; 1 is greedy search
-    length_penalty: Annotated[float, Field(ge=0)] = 1.0  # α in score = log P / length^α, the end token counted
+    length_penalty: Weight = 1.0  # α in score = log P / length^α, the end token counted
     n_best: Positive = 1  # hypotheses given for each source
-    coverage: Annotated[float, Field(ge=0)] = 0.0  # β: adds β Σ log min(1, attention that each source word got); 0: none
+    coverage: Weight = 0.0  # β: adds β Σ log min(1, attention that each source word got); 0: none
     groups: Positive = 1  # parts of the beam that are kept different from one another
-    diversity: Annotated[float, Field(ge=0)] = 0.5  # what a word costs for each group before that chose it at the same position
+    diversity: Weight = 0.5  # what a word costs for each group before that chose it at the same position
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -94,12 +96,12 @@ class Beam(Wishes):
 class Sampling(Wishes):
     """Words drawn by chance, each as often as the model finds it likely."""
 
-    temperature: Annotated[float, Field(ge=0)] = 1.0  # below 1 surer, above 1 bolder; 0 always takes the likeliest
+    temperature: Weight = 1.0  # below 1 surer, above 1 bolder; 0 always takes the likeliest
     top_k: NonNegative = 0  # only the k likeliest; 0: all
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # only the likeliest that together have this probability
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0  # only those at least this share as likely as the likeliest
     samples: Positive = 1  # outputs for each source
-    seed: NonNegative = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
 GREEDY = Beam(size=1)
