@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,7 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import ConfigError, MaskError, nearest
-from regard.nn.masks import Boundaries, Mask
+from regard.nn.masks import Boundaries, Mask, Packed
+
+HAS_TRITON = find_spec("triton") is not None
+SHORT, SHORT_MEAN = 256, 96  # tokens: documents none of which is longer, or that are so short on average, share tiles
+SHORT_WIDTHS = (16, 32, 64, 128)  # of a head
 
 
 class Attended(NamedTuple):
@@ -82,8 +87,6 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Attended:
     """Packed documents of different lengths on a GPU, without a table and without padding."""
-    from torch.nn.attention.varlen import varlen_attn  # loads kernels: only where they are used
-
     packed = mask.packed
     if packed is None:
         raise MaskError(
@@ -93,6 +96,27 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tenso
         raise ConfigError("backend 'varlen' has neither biases nor dropout of weights; use backend 'sdpa'")
     if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
         raise ConfigError(f"backend 'varlen' runs on a GPU in bfloat16 or float16, not on {query.device.type} in {query.dtype}; use 'sdpa'")
+    attend_packed = _attend_short if _suits_short(query, packed) else _attend_long
+    return Attended(attend_packed(query, key, value, packed, scale))
+
+
+def _suits_short(query: Tensor, packed: Packed) -> bool:
+    """Whether documents are so short that a tile should hold several: either none is long, or as many as there are can't all be."""
+    across = packed.query.edges is not packed.key.edges
+    if not HAS_TRITON or query.shape[-1] not in SHORT_WIDTHS or (across and (packed.causal or packed.window is not None)):
+        return False
+    return packed.query.longest <= SHORT or query.shape[2] <= SHORT_MEAN * (len(packed.query.edges) - 1)
+
+
+def _attend_short(query: Tensor, key: Tensor, value: Tensor, packed: Packed, scale: float) -> Tensor:
+    from regard.nn import short  # loads kernels: only where they are used
+
+    return short.attend(query, key, value, packed, scale)
+
+
+def _attend_long(query: Tensor, key: Tensor, value: Tensor, packed: Packed, scale: float) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
@@ -107,7 +131,7 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tenso
         window_size=(left, 0 if packed.causal else left),
     )
     assert isinstance(output, Tensor)
-    return Attended(output.transpose(0, 1).unsqueeze(0))
+    return output.transpose(0, 1).unsqueeze(0)
 
 
 BACKENDS: dict[str, Backend] = {"explicit": explicit, "sdpa": sdpa, "varlen": varlen}

@@ -52,12 +52,25 @@ class Optimizer:
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
 
+    @property
+    def fused(self) -> bool:
+        """Whether all of a step is done by PyTorch's fused kernels."""
+        return all(group.get("fused") for group in self.param_groups)
+
     def set_lr(self, lr: float) -> None:
         for group in self.param_groups:
-            group["lr"] = lr
+            if isinstance(group["lr"], Tensor):  # where a recorded step will look for it
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
 
-    def step(self) -> None:
+    def step(self, unless: Tensor | None = None) -> None:
+        """Moves the parameters, unless that is true. PyTorch's fused kernels ask it on the device; for the others, someone has to wait."""
+        if unless is not None and not self.fused and bool(unless):
+            return
         for part in self.parts:
+            if self.fused:
+                part.found_inf = None if unless is None else unless.to(torch.float32)  # type: ignore[attr-defined]
             part.step()
 
     def zero_grad(self) -> None:
@@ -120,8 +133,11 @@ def make_optimizer(model: Model, settings: TrainingSettings, *, fused: bool) -> 
     ]
     groups = [group for group in groups if group["params"]]
     if groups:
+        device = rest[0].device
+        on_gpu = fused and device.type == "cuda"  # then all that changes between steps is there, so that a step can be recorded
+        lr = torch.tensor(settings.lr, device=device) if on_gpu else settings.lr
         # None, not False, lets PyTorch choose between its other two ways.
-        parts.append(torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.epsilon, fused=fused or None))
+        parts.append(torch.optim.AdamW(groups, lr=lr, betas=settings.betas, eps=settings.epsilon, fused=fused or None, capturable=on_gpu))
     return Optimizer(names, parts)
 
 

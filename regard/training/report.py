@@ -61,12 +61,15 @@ class Report:
         if self.folder is not None:
             self.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
+    def tick(self, step: int) -> None:
+        """A step was taken; what it came to is told later."""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step)
+
     def step(self, step: int, total: int, loss: float, norm: float, lr: float, tokens: float, seconds: float) -> None:
         self.tokens, self.seconds, self.since = self.tokens + tokens, self.seconds + seconds, self.since + 1
         if math.isfinite(loss):
             self.losses, self.finite = self.losses + loss, self.finite + 1
-        if self.bar is not None:
-            self.bar.update(self.task, completed=step)
         if step % self.every and step != total:
             return
         speed, mean = self.tokens / max(self.seconds, 1e-9), self.losses / self.finite if self.finite else math.nan

@@ -5,28 +5,32 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
-from regard.data.collate import Form
+from regard.data.collate import Batch, Form
 from regard.data.loader import Cursor, Share, Step, steps
 from regard.data.plan import Plan, make_plan
 from regard.errors import ConfigError, TrainingError
 from regard.models import build
 from regard.nn.backends import choose
-from regard.nn.layers import Stack
 from regard.recipe import Recipe
 from regard.training.average import Ema
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import World, last_part_only, load_optimizer, load_weights, spread, whole, wrap
+from regard.training.fused import fuse
 from regard.training.objective import Objective
 from regard.training.optim import clip, freeze, learning_rate, make_optimizer
+from regard.training.precision import keep_half
 from regard.training.prepare import Prepared
+from regard.training.replay import Replayed
 from regard.training.report import Report
 from regard.training.validate import Validation, validate
 
@@ -46,6 +50,15 @@ class Progress:
     skipped: int = 0  # of those in all
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a step came to. A GPU may still be working on the figures: mean loss (NaN where the step was left out), norm, tokens."""
+
+    step: int
+    lr: float
+    figures: Tensor
+
+
 class StoppedError(TrainingError):
     """Training was asked to stop, and has saved where it stood."""
 
@@ -58,28 +71,33 @@ class Trainer:
         self.checkpoints, self.world, self.report = checkpoints, world, report
         self.progress = Progress(accumulate=self.settings.accumulate)
         self.saved = -1  # the step of the last checkpoint
+        self.pending: list[Outcome] = []  # of steps that were taken but not looked at
+        self.looked = time.perf_counter()  # when that was done last
         self.on_gpu = world.device.type == "cuda"
         self.packed = self._packs()
         torch.manual_seed(self.settings.seed)
-        model = build(prepared.config, "varlen" if self.packed and self.on_gpu and self._varlen_can() else "sdpa").to(world.device)
+        backend = "varlen" if self.packed and self.on_gpu and self._varlen_can() else "sdpa"
+        model = build(prepared.config, backend).to(world.device)
         smoothing = 0.0 if recipe.task == "classify" else self.settings.label_smoothing
         freeze(model, self.settings.freeze)
-        self.objective = Objective(model, smoothing)
+        keep_half(model)
+        fuse(model)
+        compiled = self.settings.compile == "yes" or (self.settings.compile == "auto" and self.on_gpu)
+        tables = self.packed and backend != "varlen"
+        self.objective = Objective(model, smoothing, r_drop=self.settings.r_drop, compiled=compiled, tables=tables)
         if self.settings.parallel == "fsdp" and self.settings.optimizer == "muon" and world.size > 1:
             raise ConfigError("Muon needs whole matrices, and fsdp splits them; use optimizer = 'adamw' or parallel = 'ddp'")
         self.wrapped = wrap(self.objective, world, self.settings.parallel)
         self.optimizer = make_optimizer(model, self.settings, fused=self.on_gpu)
         self.ema = Ema(model.state_dict(), self.settings.ema) if self.settings.ema else None
-        if self.settings.compile == "yes" or (self.settings.compile == "auto" and self.on_gpu):
-            for module in model.modules():
-                if isinstance(module, Stack):
-                    module.compile(dynamic=False)
+        self.replayed = Replayed(lambda batch, counts: self._learn((batch,), counts)) if compiled and self._replays() else None
         torch.manual_seed(self.settings.seed + 1 + world.rank)  # dropout differs between processes, weights must not
 
     def train(self) -> None:
         """Goes on from where the run stands to its last step."""
         with _stop_requested() as requested, self.report:
             stepping = self._steps()
+            self.looked = time.perf_counter()
             try:
                 while self.progress.step < self.settings.steps and not self._out_of_patience():
                     stepping = self._one_step(stepping)
@@ -88,6 +106,8 @@ class Trainer:
                         self._validate()
                     elif self.progress.step % self.settings.checkpoint_every == 0:
                         self.save()
+                    if not self.pending:
+                        self.looked = time.perf_counter()  # validations and checkpoints are no training
                     if self._anyone(requested()):
                         if self.saved != self.progress.step:
                             self.save(passing=True)
@@ -117,6 +137,7 @@ class Trainer:
 
     def save(self, score: float | None = None, *, passing: bool = False) -> None:
         """A checkpoint of everything; every process takes part, one writes."""
+        self._settle()
         weights = whole(self.objective.model.state_dict())
         state = {
             "optimizer": whole(self.optimizer.state_dict()),
@@ -132,58 +153,90 @@ class Trainer:
 
     def _one_step(self, stepping: Iterator[Step]) -> Iterator[Step]:
         step = next(stepping)
-        started = time.perf_counter()
         try:
-            loss, norm, tokens = self._update(step)
+            figures = self._update(step)
         except torch.OutOfMemoryError as error:
             return self._smaller_parts(stepping, error)
         self.progress.step += 1
         self.progress.cursor = step.after
-        if not math.isfinite(loss):
-            self._bad_step()
-        else:
-            self.progress.bad = 0
-        self.report.step(self.progress.step, self.settings.steps, loss, norm, self._lr(), tokens, time.perf_counter() - started)
+        self.pending.append(Outcome(self.progress.step, self._lr(), figures))
+        self.report.tick(self.progress.step)
+        if self._due():
+            self._settle()
         return stepping
 
-    def _update(self, step: Step) -> tuple[float, float, float]:
-        """One update from this process's parts of a batch, all processes together: mean loss, norm of the gradient, tokens."""
-        count, tokens = self.world.sum(sum(part.count for part in step.parts), sum(part.tokens for part in step.parts))
+    def _update(self, step: Step) -> Tensor:
+        """One update from this process's parts of a batch: mean loss, norm of the gradient, tokens. Nothing in it waits for a GPU."""
+        counts = self._sum(sum(part.count for part in step.parts), sum(part.tokens for part in step.parts))
+        self.optimizer.set_lr(self._lr(next_step=True))
+        if self.replayed is not None and len(step.parts) == 1:
+            figures = self.replayed(step.parts[0], counts)
+        else:
+            figures = self._learn(step.parts, counts)
+        if self.ema is not None:
+            self.ema.update(self.objective.model.state_dict())
+        return figures
+
+    def _learn(self, parts: Sequence[Batch], counts: Tensor) -> Tensor:
+        """Forwards, backwards and the step, all processes together. Where the loss or the gradient is not finite, nothing is changed."""
+        count, tokens = counts
         total = torch.zeros((), device=self.world.device)
-        for number, part in enumerate(step.parts, 1):
-            last_part_only(self.wrapped, number == len(step.parts))
+        for number, part in enumerate(parts, 1):
+            last_part_only(self.wrapped, number == len(parts))
             with self._precision():
                 part_total = self.wrapped(part)
             # Wrappers take the mean over processes; what is wanted is the sum over all, divided by all that counts.
-            (part_total * (self.world.size / max(count, 1))).backward()
+            (part_total * (self.world.size / count.clamp(min=1)).to(part_total.dtype)).backward()
             total += part_total.detach()
         norm = clip(self.objective.parameters(), self.settings.clip)
-        loss, norm_value = self.world.sum(total, norm / self.world.size)
-        if math.isfinite(loss) and math.isfinite(norm_value):
-            self.optimizer.set_lr(self._lr(next_step=True))
-            self.optimizer.step()
-            if self.ema is not None:
-                self.ema.update(self.objective.model.state_dict())
-        else:
-            loss = math.nan
+        total, norm = self._sum(total, norm / self.world.size)
+        finite = torch.isfinite(total) & torch.isfinite(norm)
+        self.optimizer.step(unless=~finite)
         self.optimizer.zero_grad()
-        return loss / max(count, 1), norm_value, tokens
+        return torch.stack((torch.where(finite, total / count.clamp(min=1), math.nan), norm, tokens))
 
-    def _bad_step(self) -> None:
+    def _due(self) -> bool:
+        """Whether to look at the figures now. That takes waiting for them, and meanwhile a GPU would have nothing to do."""
+        return not self.on_gpu or self.progress.step % self.settings.log_every == 0 or self.progress.step == self.settings.steps
+
+    def _settle(self) -> None:
+        """Looks at the figures of the steps since it was last done, tells of them, and counts those that were left out."""
+        if not self.pending:
+            return
+        figures = torch.stack([outcome.figures for outcome in self.pending]).tolist()
+        now = time.perf_counter()
+        seconds, self.looked = (now - self.looked) / len(figures), now
+        outcomes, self.pending = self.pending, []
+        for outcome, (loss, norm, tokens) in zip(outcomes, figures, strict=True):
+            if math.isfinite(loss):
+                self.progress.bad = 0
+            else:
+                self._bad_step(outcome.step)
+            self.report.step(outcome.step, self.settings.steps, loss, norm, outcome.lr, tokens, seconds)
+
+    def _bad_step(self, step: int) -> None:
         self.progress.bad += 1
         self.progress.skipped += 1
-        self.report.say(f"step {self.progress.step}: the loss is not finite; the step is left out ({self.progress.skipped} so far)")
+        self.report.say(f"step {step}: the loss is not finite; the step is left out ({self.progress.skipped} so far)")
         if self.progress.bad >= BAD_IN_A_ROW:
             raise TrainingError(
-                f"the loss was not finite {self.progress.bad} times in a row, up to step {self.progress.step}; "
+                f"the loss was not finite {self.progress.bad} times in a row, up to step {step}; "
                 "lower training.lr or lengthen training.warmup, and resume"
             )
+
+    def _sum(self, *values: Tensor | float) -> Tensor:
+        """The sums over all processes, where they were computed: no one waits for them."""
+        numbers = torch.stack([_on(self.world.device, value) for value in values])
+        if self.world.size > 1:
+            dist.all_reduce(numbers)
+        return numbers
 
     def _smaller_parts(self, stepping: Iterator[Step], error: torch.OutOfMemoryError) -> Iterator[Step]:
         """Works through each batch in twice as many parts: less memory, the same result."""
         if self.world.size > 1 or self.progress.accumulate >= 256:
             raise TrainingError(f"out of memory at step {self.progress.step + 1}; lower training.batch_tokens") from error
         stepping.close()  # type: ignore[attr-defined]
+        self.replayed = None  # parts are not replayed, and a recording keeps its memory
         self.optimizer.zero_grad()
         if self.on_gpu:
             torch.cuda.empty_cache()
@@ -197,6 +250,7 @@ class Trainer:
         return self.world.share(found)  # so that all processes decide alike
 
     def _validate(self) -> None:
+        self._settle()
         if not len(self.prepared.dev):
             self.save()
             return
@@ -273,6 +327,11 @@ class Trainer:
             return False
         return True
 
+    def _replays(self) -> bool:
+        """Whether steps can be recorded: all of one shape, on one GPU, with an optimizer that lives there."""
+        of_one_shape = self.packed and self._varlen_can() and self.prepared.config.kind in ("seq2seq", "lm")
+        return of_one_shape and self.on_gpu and self.world.size == 1 and self.optimizer.fused
+
     def _precision(self) -> AbstractContextManager[Any]:
         half = self.settings.precision == "bfloat16" or (self.settings.precision == "auto" and self.on_gpu)
         return torch.autocast(self.world.device.type, torch.bfloat16) if half else nullcontext()
@@ -295,7 +354,15 @@ class Trainer:
         return bool(self.settings.patience) and self.progress.waiting >= self.settings.patience
 
     def _anyone(self, asked: bool) -> bool:
-        return self.world.sum(float(asked))[0] > 0 if self.world.size > 1 else asked
+        """Whether a process was asked to stop; several agree on it when they look at their figures, since asking takes waiting."""
+        if self.world.size == 1:
+            return asked
+        return not self.pending and self.world.sum(float(asked))[0] > 0
+
+
+def _on(device: torch.device, value: Tensor | float) -> Tensor:
+    """A number where it is needed; a fill instead of a copy, which would wait for the device."""
+    return value.to(torch.float64) if isinstance(value, Tensor) else torch.full((), value, dtype=torch.float64, device=device)
 
 
 @contextmanager
