@@ -63,7 +63,7 @@ class Messages:
         self._warned: Counter[str] = Counter()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._done, self._begun = 0, 0.0
+        self.done, self._begun = 0, 0.0
 
     def __enter__(self) -> Messages:
         return self
@@ -88,7 +88,7 @@ class Messages:
 
     def start(self, total: int | None) -> None:
         """Shows a bar, where there is a terminal to show it on. The total is of whatever `advance` is told as position."""
-        self._done, self._begun = 0, time.monotonic()
+        self.done, self._begun = 0, time.monotonic()
         if not self.bar_wanted or sys.stderr is None or not sys.stderr.isatty():
             return
         from rich.console import Console
@@ -103,11 +103,18 @@ class Messages:
 
     def advance(self, count: int, position: int) -> None:
         """So many lines more are done, and all up to a position."""
-        self._done += count
+        self.done += count
         if self._bar is not None and self._task is not None:
-            rate = self._done / max(1e-9, time.monotonic() - self._begun)
-            text = f"{self._done:,} lines · {rate:,.0f}/s" if rate >= 10 else f"{self._done:,} lines · {rate:.1f}/s"
+            rate = self.done / max(1e-9, time.monotonic() - self._begun)
+            text = f"{self.done:,} lines · {rate:,.0f}/s" if rate >= 10 else f"{self.done:,} lines · {rate:.1f}/s"
             self._bar.update(self._task, completed=position, description=text)
+
+    def progress(self, done: int, total: int) -> None:
+        """The same, told from time to time how many of all are done; none begins it."""
+        if done:
+            self.advance(done - self.done, done)
+        else:
+            self.start(total)
 
     def finish(self) -> None:
         if self._bar is not None:

@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
+from regard.cli.options import (
+    Attention,
+    Ban,
+    BeamSize,
+    Coverage,
+    Device,
+    Diversity,
+    Groups,
+    Input,
+    LengthPenalty,
+    MaxLength,
+    Mbr,
+    MinLength,
+    MinP,
+    ModelOption,
+    NBest,
+    NoRepeat,
+    Output,
+    Prefix,
+    RepetitionPenalty,
+    Require,
+    Samples,
+    Seed,
+    Temperature,
+    Texts,
+    To,
+    TopK,
+    TopP,
+)
 
 if TYPE_CHECKING:
-    from regard.console import Results
+    from regard.console import Messages, Results
     from regard.door import Model, Written
+    from regard.door.judging import Evaluation
+    from regard.recipe import DataFile
 
 LINES_AT_ONCE = 2048  # sorted by length and answered together
-
-ModelOption = Annotated[Path, typer.Option("--model", "-m", envvar="REGARD_MODEL", help="The folder of a bundle.", show_default=False)]
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines are read from --input or standard input.")]
-Input = Annotated[Path | None, typer.Option(help="A file of lines to read, plain, .gz, .xz or .zst.")]
-Output = Annotated[Path | None, typer.Option(help="A file to write to; it is there when all is done, or not at all.")]
-Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda; by default a GPU where there is one.")]
-To = Annotated[str | None, typer.Option(help="The language to write, for a model that knows several.")]
-Attention = Annotated[bool, typer.Option("--attention", help="With --format json: the weights behind each output, per layer and head.")]
-MaxLength = Annotated[str | None, typer.Option(help="Tokens written at most: a number, or 16+2x for 16 and twice the source's.")]
-MinLength = Annotated[str | None, typer.Option(help="Tokens written at least.")]
-NoRepeat = Annotated[int | None, typer.Option(help="Write no run of so many tokens twice.")]
-RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1: what was written already becomes less likely.")]
-Ban = Annotated[list[str] | None, typer.Option(help="A word never to write; may be given again.")]
-Require = Annotated[list[str] | None, typer.Option(help="A word that must be written (with a beam); may be given again.")]
-BeamSize = Annotated[int | None, typer.Option(help="Hypotheses kept open; 1 is greedy.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="α in score = log P / length^α.")]
-NBest = Annotated[int | None, typer.Option(help="Give the best so many of a beam for each text.")]
-Coverage = Annotated[float | None, typer.Option(help="β: prefer outputs that looked at every source word.")]
-Groups = Annotated[int | None, typer.Option(help="Parts of the beam that are kept different from one another.")]
-Diversity = Annotated[float | None, typer.Option(help="How different the groups are kept.")]
-Temperature = Annotated[float | None, typer.Option(help="Draw words by chance; below 1 surer, above 1 bolder, 0 none.")]
-TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest only.")]
-TopP = Annotated[float | None, typer.Option(help="Draw from the likeliest that together have this probability.")]
-MinP = Annotated[float | None, typer.Option(help="Draw from those at least this share as likely as the likeliest.")]
-Samples = Annotated[int | None, typer.Option(help="Draw so many outputs for each text.")]
-Seed = Annotated[int | None, typer.Option(help="Of the chance; the same gives the same.")]
-Mbr = Annotated[int | None, typer.Option(help="Draw so many and give the one most like all others, by chrF.")]
 
 
 @app.command()
@@ -62,7 +66,7 @@ def translate(
     repetition_penalty: RepetitionPenalty = None,
     ban: Ban = None,
     require: Require = None,
-    prefix: Annotated[str | None, typer.Option(help="What each output must begin with.")] = None,
+    prefix: Prefix = None,
     groups: Groups = None,
     diversity: Diversity = None,
     coverage: Coverage = None,
@@ -76,7 +80,10 @@ def translate(
     attention: Attention = False,
     device: Device = None,
 ) -> None:
-    """Translate texts, or lines of a file or of standard input: one line in, one line out, in order."""
+    """Translate texts, or lines of a file or of standard input: one line in, one line out, in order.
+
+    An empty line gives an empty line. A line that is too long for the model is translated in parts, with a warning that names it.
+    """
     options = _given(
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, max_length=max_length, min_length=min_length,
         no_repeat=no_repeat, repetition_penalty=repetition_penalty, ban=ban, require=require, groups=groups, diversity=diversity,
@@ -86,7 +93,7 @@ def translate(
     def answers(loaded: Model, batch: list[str], first: int) -> list[Written]:
         return loaded.translate(batch, to, prefix=prefix, attention=attention, first=first, **options)
 
-    _each_line("translate", texts, model, device, input, output, answers, lambda results, _, answer: _write(results, answer, format))
+    _each_line("translate", texts, model, device, input, output, answers, _writing(format, attention, n_best or samples))
 
 
 @app.command()
@@ -113,20 +120,25 @@ def generate(
     n_best: NBest = None,
     groups: Groups = None,
     diversity: Diversity = None,
+    mbr: Mbr = None,
     attention: Attention = False,
     device: Device = None,
 ) -> None:
-    """Continue prompts. One prompt is continued word by word as you watch; lines of a file give a line each."""
+    """Continue prompts: by chance, with a temperature of 0.8 and a top-p of 0.95 unless said otherwise, or with a beam.
+
+    One prompt is continued word by word as you watch. Several prompts, or lines, give a line each; breaks in it become spaces.
+    """
     options = _given(
         max_length=max_length, min_length=min_length, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, no_repeat=no_repeat, samples=samples, seed=seed, ban=ban, require=require,
-        beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, groups=groups, diversity=diversity,
+        beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, groups=groups, diversity=diversity, mbr=mbr,
     )  # fmt: skip
-    at_once = {"samples", "beam_size", "n_best", "groups", "length_penalty", "diversity", "require"} & options.keys()
-    if prompt is not None and len(prompt) == 1 and format is Format.TEXT and output is None and not at_once:
-        loaded = _loaded("generate", model, device)
+    at_once = {"samples", "mbr", "beam_size", "n_best", "groups", "length_penalty", "diversity", "require"} & options.keys()
+    if prompt is not None and len(prompt) == 1 and format is Format.TEXT and input is None and output is None and not at_once:
+        _check_attention(format, attention)
+        pieces = _loaded("generate", model, device).stream(prompt[0], **options)
         print(prompt[0], end="", flush=True)
-        for piece in loaded.stream(prompt[0], **options):
+        for piece in pieces:
             print(piece, end="", flush=True)
         print()
         return
@@ -134,14 +146,7 @@ def generate(
     def answers(loaded: Model, batch: list[str], first: int) -> list[Written]:
         return loaded.generate(batch, attention=attention, first=first, **options)
 
-    def write(results: Results, text: str, answer: Written) -> None:
-        for each in (answer, *answer.alternatives) if format is Format.TEXT else (answer,):
-            if format is Format.JSON:
-                results.json({"prompt": text, **each.as_json()})
-            else:
-                results.text(text + each.text)
-
-    _each_line("generate", prompt, model, device, input, output, answers, write)
+    _each_line("generate", prompt, model, device, input, output, answers, _writing(format, attention, n_best or samples, echo=True))
 
 
 @app.command()
@@ -153,9 +158,9 @@ def classify(
     format: FormatOption = Format.TEXT,
     device: Device = None,
 ) -> None:
-    """Give each text its label."""
+    """Give each text its label, a tab and how likely it is."""
 
-    def write(results: Results, _: str, answer: Any) -> None:
+    def write(results: Results, _: int, __: str, answer: Any) -> None:
         results.json(answer.as_json()) if format is Format.JSON else results.text(f"{answer.label}\t{answer.probability:.4f}")
 
     _each_line("classify", texts, model, device, input, output, lambda m, batch, first: m.classify(batch, first=first), write)
@@ -171,9 +176,9 @@ def fill(
     format: FormatOption = Format.TEXT,
     device: Device = None,
 ) -> None:
-    """Fill in words where a text says [MASK]."""
+    """Fill in words where a text says [MASK]: the filled text, a tab, and the likeliest words for each place."""
 
-    def write(results: Results, _: str, answer: Any) -> None:
+    def write(results: Results, _: int, __: str, answer: Any) -> None:
         if format is Format.JSON:
             return results.json(answer.as_json())
         places = [", ".join(f"{choice.word} {choice.probability:.3f}" for choice in place) for place in answer.choices]
@@ -197,7 +202,7 @@ def embed(
     def answers(loaded: Model, batch: list[str], first: int) -> list[Any]:
         return list(loaded.embed(batch, pooling=pooling, normalise=normalise, first=first))
 
-    def write(results: Results, _: str, vector: Any) -> None:
+    def write(results: Results, _: int, __: str, vector: Any) -> None:
         results.numbers(vector.tolist())
 
     _each_line("embed", texts, model, device, input, output, answers, write)
@@ -214,19 +219,21 @@ def score(
     format: FormatOption = Format.TEXT,
     device: Device = None,
 ) -> None:
-    """Give the log-probability of given translations, or of given texts."""
+    """Give the log-probability of given translations, or of given texts: of their tokens and of the end.
+
+    For what translate wrote, that is its log_probability, if it ended by itself and is read as the tokens it was written in.
+    """
 
     def answers(loaded: Model, batch: list[str], first: int) -> list[Any]:
-        if loaded.config.kind == "lm":
-            return list(loaded.score(batch, first=first))  # type: ignore[arg-type]
-        pairs = [_pair(line, first + number) for number, line in enumerate(batch)]
-        return list(loaded.score([one for one, _ in pairs], [other for _, other in pairs], to=to, first=first))  # type: ignore[arg-type]
+        if loaded.config.kind == "lm" and target is None:
+            return loaded.score(batch, first=first)
+        pairs = [(source, target)] if source and target is not None else [_pair(loaded, line, first + i) for i, line in enumerate(batch)]
+        return loaded.score([one for one, _ in pairs], [other for _, other in pairs], to=to, first=first)
 
-    def write(results: Results, _: str, answer: Any) -> None:
+    def write(results: Results, _: int, __: str, answer: Any) -> None:
         results.json(answer.as_json()) if format is Format.JSON else results.text(str(answer))
 
-    given = None if source is None else [source if target is None else f"{source}\t{target}"]
-    _each_line("score", given, model, device, input, output, answers, write)
+    _each_line("score", None if source is None else [source], model, device, input, output, answers, write)
 
 
 @app.command()
@@ -242,7 +249,10 @@ def evaluate(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     mbr: Mbr = None,
-    hypotheses: Annotated[Path | None, typer.Option(help="A file for what the model wrote.")] = None,
+    seed: Seed = None,
+    hypotheses: Annotated[
+        list[Path] | None, typer.Option(help="A file for what the model wrote, a line for each row; given again for the second model.")
+    ] = None,
     format: FormatOption = Format.TEXT,
     data_dir: DataDir = None,
     device: Device = None,
@@ -250,29 +260,27 @@ def evaluate(
     """Measure a model on data: BLEU, chrF and TER, perplexity, or accuracy; two models with their difference and whether it is real."""
     from rich.console import Console
 
-    from regard.console import Results
-    from regard.recipe import DataFile
+    from regard.console import Messages, Results
 
     if len(model) > 2:
         raise typer.BadParameter("two models can be compared, not more")
-    wanted = tuple(int(part) if part.isdigit() else part for part in columns.split(",")) if columns else None
-    kept: dict[str, tuple[str, ...]] = {}
-    for condition in only or []:
-        key, _, value = condition.partition("=")
-        kept[key] = (*kept.get(key, ()), value)
-    sides = {"path": data} if target is None else {"source": data, "target": target}
-    file = DataFile(**sides, columns=wanted, only=kept)  # type: ignore[arg-type]
-    options = _given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr)
-    found = []
-    for folder in model:
-        loaded = _loaded("evaluate", folder, device)
-        more = {"tokenize": tokenize, **options} if "translate" in loaded.verbs else options
-        found.append(loaded.evaluate(file, to=to, root=data_dir, limit=limit, **more))
-    comparison = found[0].compared_with(found[1]) if len(found) == 2 else None
-    if hypotheses is not None:
-        with Results(hypotheses) as results:
-            for output in found[0].outputs:
+    if len(hypotheses or []) > len(model):
+        raise typer.BadParameter("--hypotheses is given more often than --model")
+    file = _data_file(data, target, columns, only)
+    options = _given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed)
+    found: list[Evaluation] = []
+    with Messages() as messages, ExitStack() as files:
+        outputs = [files.enter_context(Results(path)) for path in hypotheses or []]  # what can't be written is said now, not in an hour
+        for folder in model:
+            loaded = _loaded("evaluate", folder, device, messages)
+            if outputs and not {"translate", "classify"} & set(loaded.verbs):
+                raise typer.BadParameter(f"--hypotheses: {folder} writes nothing when it is evaluated")
+            found.append(loaded.evaluate(file, to=to, root=data_dir, limit=limit, tokenize=tokenize, progress=messages.progress, **options))
+            messages.finish()
+        for results, each in zip(outputs, found, strict=False):
+            for output in each.outputs:
                 results.text(output)
+        comparison = found[0].compared_with(found[1]) if len(found) == 2 else None
     if format is Format.JSON:
         with Results(None) as results:
             results.json(
@@ -284,20 +292,36 @@ def evaluate(
     console = Console()
     for each in found:
         each.show(console)
+        console.print()
     if comparison is not None:
         comparison.show(console)
+
+
+def _data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
+    from regard.recipe import DataFile
+
+    wanted = tuple(int(part) if part.isdigit() else part for part in columns.split(",")) if columns else None
+    kept: dict[str, tuple[str, ...]] = {}
+    for condition in only or []:
+        key, equals, value = condition.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--only {condition}: write a column or key and its value, as 2=tatoeba")
+        kept[key] = (*kept.get(key, ()), value)
+    sides = {"path": data} if target is None else {"source": data, "target": target}
+    return DataFile(**sides, columns=wanted, only=kept)  # type: ignore[arg-type]
 
 
 def _given(**options: Any) -> Any:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _loaded(verb: str, folder: Path, device: str | None) -> Model:
+def _loaded(verb: str, folder: Path, device: str | None, messages: Messages | None = None) -> Model:
     from regard.door import load
 
     model = load(folder, device=device)
-    model._need(verb)
-    model.warn = lambda message: print(f"regard: {message}", file=sys.stderr)
+    model.need(verb)
+    if messages is not None:
+        model.warn = lambda message: messages.warn(message, "warnings of this kind")
     return model
 
 
@@ -309,34 +333,49 @@ def _each_line(
     input: Path | None,
     output: Path | None,
     answers: Callable[[Model, list[str], int], list[Any]],
-    write: Callable[[Results, str, Any], Any],
+    write: Callable[[Results, int, str, Any], Any],
 ) -> None:
     """Reads lines, asks the model, writes what it says: in order, a batch at a time, so that memory stays the same for any file."""
     from regard.console import line_by_line
 
     with line_by_line(texts or [], input, output) as (lines, results, messages):
-        model = _loaded(verb, folder, device)
-        model.warn = lambda message: messages.warn(message.replace("text ", "line ", 1) if not texts else message, "lines too long")
+        model = _loaded(verb, folder, device, messages)
+        if not texts:
+            model.place = lambda number: f"{lines.name}, line {number + 1}"
         done = 0
         for batch in lines.batches(1 if lines.interactive else LINES_AT_ONCE):
             for text, answer in zip(batch, answers(model, batch, done), strict=True):
-                write(results, text, answer)
+                done += 1
+                write(results, done, text, answer)
             results.flush()
-            done += len(batch)
 
 
-def _write(results: Results, answer: Written, format: Format) -> None:
-    if format is Format.JSON:
-        results.json(answer.as_json())
-    else:
-        for each in (answer, *answer.alternatives):
-            results.text(each.text)
+def _writing(format: Format, attention: bool, outputs: int | None, *, echo: bool = False) -> Callable[[Results, int, str, Written], None]:
+    """How to print what a model wrote. Where several outputs of a text are asked for, each says which text it belongs to."""
+    _check_attention(format, attention)
+
+    def write(results: Results, number: int, text: str, answer: Written) -> None:
+        before = text if echo else ""
+        if format is Format.JSON:
+            results.json({**({"prompt": text} if echo else {}), **answer.as_json()})
+        elif (outputs or 1) == 1:
+            results.text(before + answer.text)
+        else:
+            for each in (answer, *answer.alternatives):
+                results.text(f"{number}\t{each.score:.6f}\t{before}{each.text}")
+
+    return write
 
 
-def _pair(line: str, number: int) -> tuple[str, str]:
+def _check_attention(format: Format, attention: bool) -> None:
+    if attention and format is not Format.JSON:
+        raise typer.BadParameter("--attention gives numbers, which need --format json")
+
+
+def _pair(model: Model, line: str, number: int) -> tuple[str, str]:
     source, tab, target = line.partition("\t")
     if not tab:
         from regard.errors import CorpusError
 
-        raise CorpusError(f"line {number + 1} has no tab; score takes a source, a tab and its translation on each line: {line[:60]!r}")
+        raise CorpusError(f"{model.place(number)}: score takes a source, a tab and its translation, or the two as arguments: {line[:60]!r}")
     return source, target

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard.cli.app import Format, FormatOption, app
+from regard.cli.options import Device
 
 
 @app.command()
@@ -32,3 +35,44 @@ def info(
         print(json.dumps({"name": name, **summary.as_json()}, indent=2))
     else:
         show(summary, name)
+
+
+@app.command()
+def check(
+    model: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    format: FormatOption = Format.TEXT,
+    device: Device = None,
+) -> None:
+    """Try the laws that every model keeps on one bundle: cached = uncached, batch-invariant, score = rescoring, saved = loaded, …
+
+    Prints the largest difference that was found for each, and how much is allowed. Ends with 1 where one does not hold.
+    """
+    from rich.console import Console
+
+    from regard.door import check as laws
+    from regard.evaluation.metrics import finite
+
+    found = laws.check(model, device=device)
+    broken = [law.name.partition(":")[0] for law in found if not law.holds]
+    if format is Format.JSON:
+        print(json.dumps(finite({"model": str(model), "holds": not broken, "laws": [law.as_json() for law in found]}), indent=2))
+    else:
+        laws.show(found, Console())
+    if broken:
+        sys.exit(f"regard: {model} breaks {', '.join(broken)}; if you did not change it, please report this with the table above")
+
+
+@app.command()
+def doctor(format: FormatOption = Format.TEXT) -> None:
+    """Say what this machine has: versions, devices, extras, folders; ends with 1 where something should be mended."""
+    from rich.console import Console
+
+    from regard.cli.doctor import findings, show
+
+    found = findings()
+    if format is Format.JSON:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found, Console())
+    if found["problems"]:
+        sys.exit(1)

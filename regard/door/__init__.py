@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from regard.bundle import load_bundle
+from regard.bundle import CONFIG, SOURCE_TOKENIZER, load_bundle
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
 from regard.decoding.pack import packed
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
-from regard.errors import BundleError, RegardError
+from regard.errors import BundleError, ConfigError, RegardError
 from regard.models import Encoder, Generator
 from regard.models import Model as Network
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from regard.door.judging import Evaluation
+    from regard.door.judging import Evaluation, Progress
     from regard.recipe import DataFile
 
 __all__ = ["Attention", "Choice", "Filled", "Labelled", "Model", "Options", "Scored", "Written", "load"]
 
 Answer = TypeVar("Answer")
 Texts = str | Iterable[str]
+# On a CPU, oneDNN keeps a kernel for every shape that it has met, 1024 of them unless told otherwise. Texts have many lengths: memory would
+# grow for a hundred thousand lines. So few are as fast, and it stays flat.
+KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 KIND_NAMES = {"seq2seq": "an encoder-decoder", "rnn": "a recurrent encoder-decoder", "lm": "a language model", "encoder": "an encoder"}
 
 
 def load(name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, backend: str = "sdpa") -> Model:
-    """The model of a bundle, ready to be used: on a GPU where there is one, in float32 on a CPU and as it was saved elsewhere."""
-    folder = Path(name)
-    if not folder.is_dir():
-        raise BundleError(f"there is no model {str(name)!r}; give the folder of a bundle, such as the one that regard train made")
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """The model of a bundle, ready to be used: on a GPU where there is one, in float32 on a CPU and as it was saved elsewhere.
+
+    `name`: the folder of the bundle, or of the run that made it.
+    """
+    for setting, most in KERNELS_KEPT.items():
+        os.environ.setdefault(setting, most)
+    folder = bundle_folder(name)
+    device = _usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype is None and device.type == "cpu":
         dtype = torch.float32  # half precision is stored to save space; a CPU computes faster without it
     bundle = load_bundle(folder, device=device, dtype=dtype, backend=backend)
@@ -44,22 +51,45 @@ def load(name: str | Path, *, device: torch.device | str | None = None, dtype: t
     return Model(packed(bundle.model), tokenizer, source, name=str(name))
 
 
+def bundle_folder(name: str | Path) -> Path:
+    """Where a bundle lies that is named by its folder, or by that of the run that made it."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise BundleError(f"there is no model {str(name)!r}; give the folder of a bundle, such as the one that regard train made")
+    inner = folder / "bundle"
+    return inner if (inner / CONFIG).is_file() and not (folder / CONFIG).is_file() else folder
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever its library raises
+        why = str(error).partition("\n")[0]
+        raise ConfigError(f"the device {str(device)!r} can't be used here ({why}); leave it out, or take cpu") from None
+
+
 class Model:
     """A model that takes text: whatever its family can do, for one text or for many.
 
-    Every verb takes one text and gives one answer, or many and gives a list. `warn` is told when a text had to be split or cut.
+    Every verb takes one text and gives one answer, or many and gives a list. No answer depends on the other texts. Where they are part of
+    something longer, `first` is the number of the first one, by which chance and messages go. `warn` is told when a text had to be split
+    or cut, and `place` says where a text stands, for messages.
     """
 
     def __init__(self, network: Network, tokenizer: Tokenizer | None, source_tokenizer: Tokenizer | None = None, name: str = "the model"):
         self.network, self.name = network, name
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
         self.warn: Callable[[str], None] = _as_warning
-        for side, vocabulary in (
-            (tokenizer, network.config.vocabulary),
-            (source_tokenizer, getattr(network.config, "source_vocabulary", None)),
-        ):
-            if side is not None and vocabulary is not None and side.size > vocabulary:
-                raise BundleError(f"{name}: its tokenizer has {side.size} tokens and the model {vocabulary}; they don't belong together")
+        self.place: Callable[[int], str] = lambda number: f"text {number + 1}"
+        own_source = getattr(network.config, "source_vocabulary", None)  # where source and target have a vocabulary each
+        if own_source is not None and tokenizer is not None and source_tokenizer is None:
+            raise BundleError(f"{name} lacks {SOURCE_TOKENIZER}, with which it reads; copy the bundle again from where it came")
+        for side, vocabulary in ((tokenizer, network.config.vocabulary), (source_tokenizer, own_source or network.config.vocabulary)):
+            if side is not None and side.size > vocabulary:
+                raise BundleError(
+                    f"{name}: its tokenizer has {side.size} tokens and the model {vocabulary}; they don't belong together, "
+                    "so copy both again from where they came"
+                )
 
     @property
     def config(self) -> ModelConfig:
@@ -88,10 +118,6 @@ class Model:
     @property
     def source_tokenizer(self) -> Tokenizer:
         return self._source_tokenizer or self.tokenizer
-
-    def to(self, device: torch.device | str) -> Self:
-        self.network = self.network.to(device)
-        return self
 
     # Writing
 
@@ -135,7 +161,7 @@ class Model:
         """The continuation of a prompt, piece by piece as it is written."""
         from regard.door.writing import stream
 
-        self._need("generate")
+        self.need("generate")
         return stream(self, prompt, options)
 
     # Reading
@@ -155,7 +181,7 @@ class Model:
     @overload
     def fill(self, texts: Iterable[str], *, choices: int = ..., first: int = ...) -> list[Filled]: ...
     def fill(self, texts: Texts, *, choices: int = 5, first: int = 0) -> Filled | list[Filled]:
-        """The words that belong where a text says [MASK]."""
+        """The words that belong where a text says [MASK] (or <mask>): one token each, which over bytes may be part of a word."""
         from regard.door.reading import fill
 
         return self._each("fill", texts, lambda many: fill(self, many, choices, first))
@@ -164,42 +190,68 @@ class Model:
         """A vector for each text: (width,), or (texts, width). `pooling`: "mean" or "first" token, by default as the model was made."""
         from regard.door.reading import embed
 
-        self._need("embed")
-        vectors = embed(self, [texts] if isinstance(texts, str) else list(texts), pooling, normalise, first)
+        self.need("embed")
+        vectors = embed(self, self._texts("embed", texts), pooling, normalise, first)
         return vectors[0] if isinstance(texts, str) else vectors
 
     # Judging
 
+    @overload
+    def score(self, sources: str, targets: str | None = ..., *, to: str | None = ..., first: int = ...) -> Scored: ...
+    @overload
+    def score(
+        self, sources: Iterable[str], targets: Iterable[str] | None = ..., *, to: str | None = ..., first: int = ...
+    ) -> list[Scored]: ...
     def score(self, sources: Texts, targets: Texts | None = None, *, to: str | None = None, first: int = 0) -> Scored | list[Scored]:
-        """How likely the model finds given targets for given sources; a language model: given texts."""
+        """How likely the model finds given targets for given sources; a language model: given texts.
+
+        The sum is log P of the target's tokens and of the end token after them: for what `translate` wrote, its own `log_probability`.
+        Two cases differ. An output that was cut off (`ended` is false) had no end token. And an output may be made of other tokens than
+        its text is when read again ("un"+"der" for "under"; spaces, unknown words): `tokens` of both tell, and the score is that of the
+        text as read, mostly a little lower.
+        """
         from regard.door.judging import score
 
-        self._need("score")
-        one = isinstance(sources, str)
-        if targets is not None and isinstance(targets, str) != one:
+        if targets is not None and isinstance(targets, str) != isinstance(sources, str):
             raise RegardError("sources and targets are both one text, or both many")
-        many = [sources] if isinstance(sources, str) else list(sources)
-        wanted = None if targets is None else [targets] if isinstance(targets, str) else list(targets)
-        scored = score(self, many, wanted, to, first)
-        return scored[0] if one else scored
+        wanted = None if targets is None else self._texts("score", targets)
+        return self._each("score", sources, lambda many: score(self, many, wanted, to, first))
 
-    def evaluate(self, data: str | Path | DataFile, *, to: str | None = None, **settings: Any) -> Evaluation:
-        """How good the model is on a data file: BLEU, chrF and TER, perplexity, or accuracy."""
+    def evaluate(
+        self,
+        data: str | Path | DataFile,
+        *,
+        to: str | None = None,
+        root: Path | None = None,
+        limit: int | None = None,
+        tokenize: str = "13a",
+        progress: Progress | None = None,
+        **options: Unpack[Options],
+    ) -> Evaluation:
+        """How good the model is on a data file: BLEU, chrF and TER, perplexity, or accuracy. Rows with an empty side are left out.
+
+        `root`: where the file is looked for; `limit`: the first so many rows alone; `tokenize`: sacreBLEU's tokenizer; `progress`: told how
+        many are done, and of how many; `options`: those of `translate`.
+        """
         from regard.door.judging import evaluate
 
-        self._need("evaluate")
-        return evaluate(self, data, to, **settings)
+        self.need("evaluate")
+        return evaluate(self, data, to, root=root, limit=limit, tokenize=tokenize, progress=progress, **options)
 
     def _each(self, verb: str, texts: Texts, work: Callable[[list[str]], list[Answer]]) -> Answer | list[Answer]:
-        self._need(verb)
-        if isinstance(texts, str):
-            return work([texts])[0]
-        many = list(texts)
-        if not all(isinstance(text, str) for text in many):
-            raise RegardError(f"{verb} takes texts; got a {next(type(text).__name__ for text in many if not isinstance(text, str))}")
-        return work(many)
+        self.need(verb)
+        found = work(self._texts(verb, texts))
+        return found[0] if isinstance(texts, str) else found
 
-    def _need(self, verb: str) -> None:
+    def _texts(self, verb: str, texts: Texts) -> list[str]:
+        many = [texts] if isinstance(texts, str) else list(texts)
+        strange = next((text for text in many if not isinstance(text, str)), None)
+        if strange is not None:
+            raise RegardError(f"{verb} takes texts; got a {type(strange).__name__}")
+        return many
+
+    def need(self, verb: str) -> None:
+        """An error that says what the model can do, where it can't do this."""
         if verb not in self.verbs:
             can = ", ".join(self.verbs[:-1]) + (" and " if len(self.verbs) > 1 else "") + self.verbs[-1]
             raise RegardError(f"{self.name} is {KIND_NAMES[self.config.kind]}: it can {can}, but not {verb}{_hint(verb, self.config)}")

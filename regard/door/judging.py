@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regard.config import EncoderConfig, LanguageModelConfig
-from regard.data.batch import Tokens
 from regard.data.noise import uniform
-from regard.decoding.many import read_many, score_many
+from regard.decoding.many import score_many
+from regard.door.reading import states_at_masks, text_ids
 from regard.door.results import Scored
 from regard.door.writing import language
-from regard.errors import ConfigError, CorpusError, RegardError, ShapeError
-from regard.evaluation.metrics import Confusion, Scores, confusion, perplexity, translation_scores
+from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nearest
+from regard.evaluation.metrics import Confusion, Scores, confusion, exact_match, perplexity, translation_scores
 from regard.recipe import DataFile, Task
 from regard.text.corpus import Row, read_rows
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from regard.door import Model
     from regard.evaluation.compare import Comparison
 
-Item = TypeVar("Item")
-AT_ONCE = 2048  # rows worked on at a time
+Progress = Callable[[int, int], None]  # told how many examples are done, and how many there are
+AT_ONCE = 1024  # rows worked on at a time
 MASKED_SHARE = 0.15
 
 
@@ -49,8 +48,9 @@ def score(model: Model, sources: list[str], targets: list[str] | None, to: str |
     for number, (source, target) in enumerate(zip(read, written, strict=True)):
         for side, ids in (("source", source), ("target", target)):
             if len(ids) > model.config.context:
+                room = model.config.context
                 raise ShapeError(
-                    f"text {first + number + 1}: its {side} has {len(ids)} tokens and {model.name} reads {model.config.context}; shorten it"
+                    f"{model.place(first + number)}: the {side} has {len(ids)} tokens and {model.name} reads {room}; shorten it"
                 )
     scores = score_many(model.generator, read, written)
     return [_scored(model, ids, logs) for ids, logs in zip(written, scores, strict=True)]
@@ -97,6 +97,7 @@ class Evaluation:
     figures: dict[str, float]
     scores: Scores | None = None
     confusion: Confusion | None = None
+    tokenize: str = "13a"  # sacreBLEU's tokenizer
     outputs: tuple[str, ...] = field(default=(), repr=False)  # translations or labels
     references: tuple[str, ...] = field(default=(), repr=False)
     surprises: tuple[float, ...] = field(default=(), repr=False)  # summed -log P of each text
@@ -116,7 +117,7 @@ class Evaluation:
         console.print(f"{self.model} on {self.data}, {self.examples:,} examples", markup=False, highlight=False, soft_wrap=True)
         if self.scores is not None:
             show_scores(self.scores, console)
-        if self.figures:
+        if self.figures and self.confusion is None:  # which says the accuracy itself
             table = plain_table()
             for name, value in self.figures.items():
                 table.add_row(name.replace("_", " "), f"{value:,.4f}")
@@ -132,7 +133,7 @@ class Evaluation:
         if self.references != other.references:
             raise RegardError(f"{self.model} and {other.model} were not evaluated on the same examples; give both the same data")
         if self.scores is not None and other.scores is not None:
-            return paired_bootstrap(self.outputs, other.outputs, self.references, names=names, ter=self.scores.ter is not None)
+            return paired_bootstrap(self.outputs, other.outputs, self.references, names=names, tokenize=self.tokenize)
         if self.confusion is not None and other.confusion is not None:
             right = [np.array([a == b for a, b in zip(each.outputs, each.references, strict=True)], float) for each in (self, other)]
             return compare_accuracy(*right, names=names)
@@ -141,65 +142,102 @@ class Evaluation:
         return compare_perplexity(self.surprises, other.surprises, self.counts, names=names)
 
 
-def evaluate(model: Model, data: str | Path | DataFile, to: str | None = None, *, root: Path | None = None, **settings: Any) -> Evaluation:
-    """Figures on a data file. `settings`: options of `translate`; tokenize= of sacreBLEU; limit= for the first rows alone."""
+def evaluate(
+    model: Model,
+    data: str | Path | DataFile,
+    to: str | None = None,
+    *,
+    root: Path | None = None,
+    limit: int | None = None,
+    tokenize: str = "13a",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evaluation:
+    if tokenize not in (known := sacrebleu_tokenizers()):  # said before anything is translated
+        raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}; {nearest(tokenize, known)}")
     file = data if isinstance(data, DataFile) else DataFile(path=str(data))
-    limit, tokenize = settings.pop("limit", None), settings.pop("tokenize", "13a")
     name = file.path or f"{file.source} and {file.target}"
-    rows = [row for row in read_rows(file, _task(model), root) if all(text.strip() for text in row.texts)][:limit]
+    rows = _rows(model, file, name, root, limit)
+    common = {"model": model.name, "data": name, "examples": len(rows)}
+    model = copy(model)  # so that only these messages name file and line
+    model.place = lambda number: f"{rows[number].file}, line {rows[number].line}"
+
+    def parts() -> Iterator[list[Row]]:
+        for start in range(0, len(rows), AT_ONCE):
+            if progress is not None:
+                progress(start, len(rows))
+            yield rows[start : start + AT_ONCE]
+
+    if "translate" in model.verbs:
+        return _translations(model, parts(), to or file.to, tokenize, options, common)
+    if options:
+        raise ConfigError(f"{next(iter(options))!r} is an option of translation; leave it out for {model.name}")
+    if "classify" in model.verbs:
+        return _labels(model, rows, parts(), common)
+    return _texts(model, parts(), common) if isinstance(model.config, LanguageModelConfig) else _masked(model, parts(), common)
+
+
+def sacrebleu_tokenizers() -> tuple[str, ...]:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return tuple(BLEU.TOKENIZERS)
+
+
+def _rows(model: Model, file: DataFile, name: str, root: Path | None, limit: int | None) -> list[Row]:
+    """The examples of a file, without those that have an empty side: nothing can be measured on them."""
+    task: Task = "translate" if "translate" in model.verbs else "classify" if "classify" in model.verbs else "lm"
+    rows: list[Row] = []
+    empty = 0
+    for row in read_rows(file, task, root):
+        if len(rows) == limit:
+            break
+        if all(text.strip() for text in row.texts):
+            rows.append(row)
+        else:
+            empty += 1
     if not rows:
         raise CorpusError(f"{name} has no examples with text in them to evaluate on")
-    common = {"model": model.name, "data": name, "examples": len(rows)}
-    if "translate" in model.verbs:
-        return _translations(model, rows, to or file.to, tokenize, settings, common)
-    if settings:
-        raise ConfigError(f"{next(iter(settings))!r} is an option of translation; leave it out for {model.name}")
-    if "classify" in model.verbs:
-        return _labels(model, rows, common)
-    if isinstance(model.config, LanguageModelConfig):
-        return _texts(model, rows, common)
-    return _masked(model, rows, common)
-
-
-def _parts(items: Sequence[Item], size: int = AT_ONCE) -> Iterator[Sequence[Item]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _task(model: Model) -> Task:
-    if "translate" in model.verbs:
-        return "translate"
-    return "classify" if "classify" in model.verbs else "lm"
+    if empty and task != "lm":
+        model.warn(f"{name}: rows left out because one side is empty: {empty:,}")
+    return rows
 
 
 def _translations(
-    model: Model, rows: list[Row], to: str | None, tokenize: str, settings: dict[str, Any], common: dict[str, Any]
+    model: Model, parts: Iterator[list[Row]], to: str | None, tokenize: str, options: dict[str, Any], common: dict[str, Any]
 ) -> Evaluation:
     outputs: list[str] = []
-    for part in _parts(rows):
-        found = model.translate([row.texts[0] for row in part], to, first=len(outputs), **settings)
+    references: list[str] = []
+    for part in parts:
+        found = model.translate([row.texts[0] for row in part], to, first=len(outputs), **options)
         outputs += [answer.text for answer in found]
-    references = tuple(row.texts[1] for row in rows)
-    exact = sum(a == b for a, b in zip(outputs, references, strict=True)) / len(rows)
+        references += [row.texts[1] for row in part]
     scores = translation_scores(outputs, references, tokenize=tokenize, ter=True)
-    return Evaluation(**common, figures={"exact": exact}, scores=scores, outputs=tuple(outputs), references=references)
+    figures = {"exact": exact_match(outputs, references)}
+    return Evaluation(**common, figures=figures, scores=scores, tokenize=tokenize, outputs=tuple(outputs), references=tuple(references))
 
 
-def _labels(model: Model, rows: list[Row], common: dict[str, Any]) -> Evaluation:
+def _labels(model: Model, rows: list[Row], parts: Iterator[list[Row]], common: dict[str, Any]) -> Evaluation:
     assert isinstance(model.config, EncoderConfig)
     known = model.config.labels or ()
-    for row in rows:
+    for row in rows:  # said before anything is worked on
         if row.texts[0] not in known:
-            raise CorpusError(f"{row.file}, line {row.line}: {model.name} knows no label {row.texts[0]!r}, only {', '.join(known)}")
-    found = [answer for part in _parts(rows) for answer in model.classify([row.texts[1] for row in part])]
-    outputs, gold = tuple(answer.label for answer in found), tuple(row.texts[0] for row in rows)
+            raise CorpusError(f"{row.file}, line {row.line}: {model.name} knows no label {row.texts[0]!r}; {nearest(row.texts[0], known)}")
+    outputs, done = [], 0
+    for part in parts:
+        outputs += [answer.label for answer in model.classify([row.texts[1] for row in part], first=done)]
+        done += len(part)
+    gold = tuple(row.texts[0] for row in rows)
     table = confusion(outputs, gold, known)
-    return Evaluation(**common, figures={"accuracy": table.accuracy}, confusion=table, outputs=outputs, references=gold)
+    return Evaluation(**common, figures={"accuracy": table.accuracy}, confusion=table, outputs=tuple(outputs), references=gold)
 
 
-def _texts(model: Model, rows: list[Row], common: dict[str, Any]) -> Evaluation:
-    texts = tuple(row.texts[0] for row in rows)
-    found = [logs for part in _parts(texts) for _, logs in _text_scores(model, part)]
-    return _surprise(texts, found, common)
+def _texts(model: Model, parts: Iterator[list[Row]], common: dict[str, Any]) -> Evaluation:
+    texts: list[str] = []
+    found: list[list[float]] = []
+    for part in parts:
+        texts += [row.texts[0] for row in part]
+        found += [logs for _, logs in _text_scores(model, texts[-len(part) :])]
+    return _surprise(tuple(texts), found, common)
 
 
 def _surprise(texts: tuple[str, ...], found: list[list[float]], common: dict[str, Any], *, whole: bool = True) -> Evaluation:
@@ -212,27 +250,21 @@ def _surprise(texts: tuple[str, ...], found: list[list[float]], common: dict[str
     return Evaluation(**common, figures=figures, references=texts, surprises=surprises, counts=counts)
 
 
-def _masked(model: Model, rows: list[Row], common: dict[str, Any]) -> Evaluation:
+@torch.inference_mode()
+def _masked(model: Model, parts: Iterator[list[Row]], common: dict[str, Any]) -> Evaluation:
     """The likelihood of words that are hidden, the same ones at every evaluation."""
-    encoder, tokenizer, room = model.encoder, model.tokenizer, model.config.context - 2
-    texts = tuple(row.texts[0] for row in rows)
-    ids = [[tokenizer.start_id, *text[:room], tokenizer.end_id] for text in tokenizer.encode_batch(texts)]
+    texts: list[str] = []
     found: list[list[float]] = []
-    for start in range(0, len(ids), AT_ONCE):
-        part = ids[start : start + AT_ONCE]
-        hidden = [_hidden(len(text), start + number) for number, text in enumerate(part)]
-        masked = [[tokenizer.mask_id if place in places else id for place, id in enumerate(text)]
-                  for text, places in zip(part, hidden, strict=True)]  # fmt: skip
-        longest = max(map(len, part))
-        states = read_many(encoder, masked, partial(_padded, longest))
-        for text, places, row in zip(part, hidden, states, strict=True):
-            logits = encoder.fill(row[sorted(places)].to(model.device, model.network.dtype)).float().log_softmax(-1)
-            found.append([float(logits[number, text[place]]) for number, place in enumerate(sorted(places))])
-    return _surprise(texts, found, common, whole=False)
-
-
-def _padded(longest: int, states: Tensor, _: Tokens) -> Tensor:
-    return torch.nn.functional.pad(states, (0, 0, 0, longest - states.shape[1]))
+    mask = model.tokenizer.mask_id
+    for part in parts:
+        whole = text_ids(model, [row.texts[0] for row in part], len(texts))
+        hidden = [_hidden(len(ids), len(texts) + number) for number, ids in enumerate(whole)]
+        masked = [[mask if place in places else id for place, id in enumerate(ids)] for ids, places in zip(whole, hidden, strict=True)]
+        for ids, places, states in zip(whole, hidden, states_at_masks(model, masked), strict=True):
+            logs = model.encoder.fill(states).float().log_softmax(-1)
+            found.append([float(logs[number, ids[place]]) for number, place in enumerate(sorted(places))])
+        texts += [row.texts[0] for row in part]
+    return _surprise(tuple(texts), found, common, whole=False)
 
 
 def _hidden(length: int, number: int) -> set[int]:

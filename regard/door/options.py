@@ -29,8 +29,8 @@ class Options(TypedDict, total=False):
     min_length: int | str
     no_repeat: int
     repetition_penalty: float
-    ban: Sequence[str]
-    require: Sequence[str]
+    ban: Sequence[str] | str
+    require: Sequence[str] | str
 
 
 BEAM = {"beam_size": "size"} | {name: name for name in ("length_penalty", "n_best", "coverage", "groups", "diversity")}
@@ -46,26 +46,39 @@ def chosen(options: Options, method: Method, rules: Rules, words: Callable[[str]
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     beam = {BEAM[name]: given[name] for name in BEAM if name in given}
     sampling = {name: given[name] for name in SAMPLING if name in given}
-    if beam and sampling:
-        one, other = next(name for name in BEAM if name in given), next(iter(sampling))
-        raise ConfigError(f"{one} belongs to beam search and {other} to sampling; choose one of the two")
     if "mbr" in given:
+        sampling |= _of_samples(given)
+    drawn = [name for name in ("mbr", *SAMPLING) if name in given and name != "seed"]  # a seed alone asks for no chance
+    if beam and drawn:
+        one = next(name for name in BEAM if name in given)
+        raise ConfigError(f"{one} belongs to beam search and {drawn[0]} to sampling; choose one of the two")
+    try:
         if beam:
-            raise ConfigError("mbr chooses among samples, so there is no beam; leave the options of beam search out")
-        sampling = {"samples": given["mbr"]} | sampling
-    if beam:
-        method = Beam(**((method.model_dump() if isinstance(method, Beam) else {}) | _widened(beam)))
-    elif sampling:
-        method = Sampling(**((method.model_dump() if isinstance(method, Sampling) else {}) | sampling))
+            method = Beam(**((method.model_dump() if isinstance(method, Beam) else {}) | _widened(beam)))
+        elif drawn or isinstance(method, Sampling):
+            method = Sampling(**((method.model_dump() if isinstance(method, Sampling) else {}) | sampling))
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("'size'", "'beam_size'")) from None
     changes: dict[str, Any] = {name: given[name] for name in RULES if name in given}
     for name in ("max_length", "min_length"):
         if name in changes:
             changes[name] = Length.parse(str(changes[name]))
+    if changes.get("max_length") == Length():
+        raise ConfigError("max_length = 0 leaves nothing to write; set it to 1 or more")
     for name, key in (("ban", "banned"), ("require", "required")):
         if name in given:
-            spelt = [words(word) for word in given[name]]
+            spelt = [words(word) for word in ([given[name]] if isinstance(given[name], str) else given[name])]
             changes[key] = tuple(tuple(ids) for spellings in spelt for ids in (spellings if name == "ban" else spellings[:1]))
     return method, Rules(**(rules.model_dump() | changes)) if changes else rules
+
+
+def _of_samples(given: dict[str, Any]) -> dict[str, Any]:
+    """What minimum Bayes risk chooses among."""
+    if "samples" in given:
+        raise ConfigError("mbr says how many samples are drawn; leave samples out")
+    if not isinstance(given["mbr"], int) or given["mbr"] < 1:
+        raise ConfigError(f"mbr = {given['mbr']!r} should be how many samples to choose among, such as 16")
+    return {"samples": given["mbr"]}
 
 
 def _widened(beam: dict[str, Any]) -> dict[str, Any]:

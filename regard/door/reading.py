@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.data.batch import Tokens
 from regard.decoding.many import read_many
 from regard.door.results import Choice, Filled, Labelled
-from regard.errors import ConfigError, RegardError, nearest
+from regard.errors import ConfigError, RegardError, ShapeError, nearest
+from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.door import Model
 
-MASKED = re.compile(r" ?(?:\[MASK\]|<mask>)")
+MASKED = re.compile(r"\[MASK\]|<mask>")
 POOLINGS = ("mean", "first")
 
 
@@ -33,56 +35,79 @@ def text_ids(model: Model, texts: list[str], first: int) -> list[list[int]]:
     encoded = model.tokenizer.encode_batch(texts)
     for number, ids in enumerate(encoded):
         if len(ids) > room:
-            model.warn(f"text {first + number + 1} has {len(ids)} tokens, and {model.name} reads {room}; the rest was left out")
+            model.warn(f"{model.place(first + number)}: {len(ids)} tokens, and {model.name} reads {room}; the rest was left out")
     return [[model.tokenizer.start_id, *ids[:room], model.tokenizer.end_id] for ids in encoded]
 
 
 def fill(model: Model, texts: list[str], choices: int, first: int) -> list[Filled]:
-    encoder, mask = model.encoder, model.tokenizer.mask_id
-    ids = [masked_ids(model, text, first + number) for number, text in enumerate(texts)]
-    longest = max(map(len, ids), default=0)
-
-    def at_masks(states: Tensor, tokens: object) -> Tensor:
-        return torch.nn.functional.pad(states, (0, 0, 0, longest - states.shape[1]))
-
-    states = read_many(encoder, ids, at_masks)
-    return [_filled(model, text_ids, row[[place for place, id in enumerate(text_ids) if id == mask]], choices)
-            for text_ids, row in zip(ids, states, strict=True)]  # fmt: skip
+    if choices < 1:
+        raise ConfigError(f"choices = {choices} should be how many words to give for each place: 1 or more")
+    parts = [around_masks(model, text, first + number) for number, text in enumerate(texts)]
+    ids = [masked_ids(model, own, first + number) for number, own in enumerate(parts)]
+    states = states_at_masks(model, ids)
+    return [_filled(model, own, row, choices) for own, row in zip(parts, states, strict=True)]
 
 
-def masked_ids(model: Model, text: str, number: int) -> list[int]:
-    """The tokens of a text with the mask token where it says [MASK], which stands for the space before the word as well."""
+def around_masks(model: Model, text: str, number: int) -> list[str]:
+    """What stands before, between and after the places that say [MASK]."""
     parts = MASKED.split(text)
     if len(parts) == 1:
-        raise RegardError(f"text {number + 1} has no [MASK] to fill; write [MASK] where a word is missing: {text[:60]!r}")
+        raise RegardError(f"{model.place(number)}: there is no [MASK] to fill; write [MASK] where a word is missing: {text[:60]!r}")
+    if model.tokenizer.unknown_id is None:  # over bytes, a word has the space before it within
+        parts[:-1] = [part.removesuffix(" ") for part in parts[:-1]]
+    return parts
+
+
+def masked_ids(model: Model, parts: list[str], number: int) -> list[int]:
+    """The tokens of a text, with the mask token between its parts."""
     tokenizer = model.tokenizer
-    ids: list[int] = [tokenizer.start_id]
-    for place, part in enumerate(parts):
-        if place:
-            ids.append(tokenizer.mask_id)
-        if part.strip():
-            # A text is encoded as if a space stood before it, which is so after a word that stands for its own space.
-            ids += tokenizer.encode(part.removeprefix(" ") if place else part)
+    ids = [tokenizer.start_id, *tokenizer.encode(parts[0])]
+    for part in parts[1:]:
+        ids += [tokenizer.mask_id, *_following(tokenizer, part)]
     ids.append(tokenizer.end_id)
     if len(ids) > model.config.context:
-        raise RegardError(f"text {number + 1} has {len(ids)} tokens and {model.name} reads {model.config.context}; shorten it")
+        raise ShapeError(f"{model.place(number)}: {len(ids)} tokens, and {model.name} reads {model.config.context}; shorten it")
     return ids
 
 
+def _following(tokenizer: Tokenizer, part: str) -> list[int]:
+    """The tokens of a text that goes on from another. Over bytes, a text on its own is encoded as if a space stood before it."""
+    if tokenizer.unknown_id is not None or not part:
+        return tokenizer.encode(part)
+    if part[0].isspace():
+        return tokenizer.encode(part.removeprefix(" "))
+    return tokenizer.encode(f"\n{part}")[2:]  # a space and a line break are a token each before anything else
+
+
 @torch.inference_mode()
-def _filled(model: Model, ids: list[int], states: Tensor, choices: int) -> Filled:
+def states_at_masks(model: Model, texts: list[list[int]]) -> list[Tensor]:
+    """The states (masks, width) of the masked places of each text, and of no others: all of them would be too much to keep."""
+    mask = model.tokenizer.mask_id
+    counts = [text.count(mask) for text in texts]
+    most = max(counts, default=0)
+
+    def at_masks(states: Tensor, tokens: Tokens) -> Tensor:
+        places = (tokens.ids == mask).long().argsort(dim=1, descending=True, stable=True)[:, :most]
+        found = states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))
+        return torch.nn.functional.pad(found, (0, 0, 0, most - found.shape[1]))
+
+    rows = read_many(model.encoder, texts, at_masks)
+    return [row[:count].to(model.device, model.network.dtype) for row, count in zip(rows, counts, strict=True)]
+
+
+@torch.inference_mode()
+def _filled(model: Model, parts: list[str], states: Tensor, choices: int) -> Filled:
     tokenizer = model.tokenizer
-    logits = model.encoder.fill(states.to(model.device, model.network.dtype)).float()
+    logits = model.encoder.fill(states).float()[:, : tokenizer.size]
     logits[:, sorted(tokenizer.special_ids)] = float("-inf")
-    best = logits.softmax(-1).topk(min(choices, logits.shape[-1]), -1)
-    whole = list(ids)
-    for place, id in zip([place for place, id in enumerate(ids) if id == tokenizer.mask_id], best.indices[:, 0].tolist(), strict=True):
-        whole[place] = id
-    found = [
-        tuple(Choice(tokenizer.pieces([id])[0].strip(), chance) for id, chance in zip(row, chances, strict=True))
-        for row, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
-    return Filled(tokenizer.decode(whole), tuple(found))
+    best = logits.softmax(-1).topk(min(choices, tokenizer.size - len(tokenizer.special_ids)), -1)
+    words = [tokenizer.pieces(row) for row in best.indices.tolist()]
+    text = parts[0] + "".join(own[0] + part for own, part in zip(words, parts[1:], strict=True))
+    if not parts[0] and tokenizer.unknown_id is None:
+        text = text.removeprefix(" ")  # of the first word
+    found = [tuple(Choice(word.strip(), chance) for word, chance in zip(own, row, strict=True))
+             for own, row in zip(words, best.values.tolist(), strict=True)]  # fmt: skip
+    return Filled(text, tuple(found))
 
 
 def embed(model: Model, texts: list[str], pooling: str | None, normalise: bool, first: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,7 @@ from regard.data.batch import Tokens
 from regard.decoding.many import decode_many
 from regard.decoding.runner import stream as stream_tokens
 from regard.decoding.search import Hypothesis
-from regard.decoding.settings import Beam, Length, Rules, Sampling
+from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
 from regard.door.options import Options, chosen
 from regard.door.results import NOTHING, Attention, Written
 from regard.errors import ConfigError, ShapeError, nearest
@@ -27,47 +28,60 @@ if TYPE_CHECKING:
 
 CONTINUED = Rules(max_length=Length(plus=256))  # of a prompt, unless said otherwise
 DRAWN = Sampling(temperature=0.8, top_p=0.95)
+MOST_PARTS = 1 << 20  # of a text; so many numbers that chance goes by are its own
+
+Parts = list[list[list[int]]]  # the tokens of each part of each text
 
 
 def translate(
     model: Model, texts: list[str], to: str | None, prefix: str | Sequence[str] | None, attention: bool, first: int, options: Options
 ) -> list[Written]:
-    read, write = model.source_tokenizer, model.tokenizer
-    method, rules = chosen(options, Beam(), Rules(), lambda word: spellings(write, word))
-    tag = language(model, to)
-    parts = [Parts(model, text, tag, first + number) for number, text in enumerate(texts)]
-    sources = [[*read.encode(text, tag), model.config.end_token] for text_parts in parts for text in text_parts.texts]
-    prefixes = _prefixes(write, prefix, parts)
-    found = decode_many(model.generator, sources, method, rules, prefixes=prefixes, first=first)
-    if "mbr" in options:
-        found = [most_agreed(write, hypotheses) for hypotheses in found]
-    answers: list[Written] = []
-    for text_parts in parts:
-        mine = range(start := sum(len(earlier.texts) for earlier in parts[: len(answers)]), start + len(text_parts.texts))
-        written = [_written(model, sources[index], found[index], attention) for index in mine]
-        answers.append(NOTHING if not written else written[0] if len(written) == 1 else _joined(written))
-    return answers
+    method, rules = chosen(options, Beam(), Rules(), lambda word: spellings(model.tokenizer, word))
+    parts = in_parts(model, texts, language(model, to), first)
+    found = _decoded(model, parts, _prefixes(model.tokenizer, prefix, parts), method, rules, first)
+    if options.get("mbr"):
+        found = [[most_agreed(model.tokenizer, hypotheses) for hypotheses in own] for own in found]
+    return [
+        _joined([_written(model, source, hypotheses, attention) for source, hypotheses in zip(own, answers, strict=True)])
+        for own, answers in zip(parts, found, strict=True)
+    ]
 
 
-class Parts:
-    """A text in parts that each fit the model; none for a text of nothing."""
-
-    def __init__(self, model: Model, text: str, tag: str | None, number: int) -> None:
-        self.texts: list[str] = []
-        if not text.strip():
-            return
-        read, room = model.source_tokenizer, model.config.context - 1  # the end token takes a place
-
-        def fits(part: str) -> bool:
-            return len(read.encode(part, tag)) <= room
-
-        # Most lines fit, and no token is shorter than a byte: what is short enough in bytes need not be tokenised twice.
-        self.texts = [text] if len(text.encode("utf-8", "replace")) < room or fits(text) else split_long(text, fits)
-        if len(self.texts) > 1:
+def in_parts(model: Model, texts: list[str], tag: str | None, first: int) -> Parts:
+    """The tokens of each text, in parts that each fit the model; no part for a text of nothing."""
+    read, end = model.source_tokenizer, model.config.end_token
+    room = model.config.context - 1  # the end token takes a place
+    found: Parts = []
+    for number, (text, ids) in enumerate(zip(texts, read.encode_batch(texts, tag), strict=True)):
+        parts = [ids] if text.strip() else []
+        if parts and len(ids) > room:
+            parts = read.encode_batch(split_long(text, lambda part: len(read.encode(part, tag)) <= room), tag)
             model.warn(
-                f"text {number + 1} is longer than the {model.config.context} tokens that {model.name} reads at once; "
-                f"it was translated in {len(self.texts)} parts"
+                f"{model.place(first + number)}: {len(ids)} tokens, and {model.name} reads {room} at once; "
+                f"it was translated in {len(parts)} parts"
             )
+        found.append([[*part, end] for part in parts])
+    return found
+
+
+def _decoded(model: Model, parts: Parts, prefixes: Parts | None, method: Method, rules: Rules, first: int) -> list[list[list[Hypothesis]]]:
+    """The hypotheses for each part of each text."""
+
+    def decoded(sources: list[list[int]], begun: list[list[int]] | None, number: int) -> list[list[Hypothesis]]:
+        return decode_many(model.generator, sources, method, rules, prefixes=begun, first=number)
+
+    if isinstance(method, Beam):  # nothing is left to chance: all at once
+        begun = None if prefixes is None else list(chain.from_iterable(prefixes))
+        found = iter(decoded(list(chain.from_iterable(parts)), begun, first))
+        return [[next(found) for _ in own] for own in parts]
+    # Chance goes by the number of a text, whatever stands before it: one of nothing keeps its place, and further parts are drawn apart.
+    nothing = [[model.config.end_token]]
+    begun = None if prefixes is None else [(own or [[]])[0] for own in prefixes]
+    answers = [[hypotheses] for hypotheses in decoded([(own or nothing)[0] for own in parts], begun, first)]
+    for number, own in enumerate(parts):
+        if len(own) > 1:
+            answers[number] += decoded(own[1:], None, (first + number + 1) * MOST_PARTS)
+    return [answer[: len(own)] for answer, own in zip(answers, parts, strict=True)]
 
 
 def language(model: Model, to: str | None) -> str | None:
@@ -78,7 +92,7 @@ def language(model: Model, to: str | None) -> str | None:
             raise ConfigError(f"{model.name} writes several languages; say which with to= (on the command line --to): {', '.join(tags)}")
         return tags[0] if tags else None
     if to not in tags:
-        known = f"{nearest(to, tags)}; it knows {', '.join(tags)}" if tags else "it writes one language only, so leave it out"
+        known = nearest(to, tags) if tags else "it writes one language only, so leave it out"
         raise ConfigError(f"{model.name} can't write {to!r}; {known}")
     return to
 
@@ -92,40 +106,47 @@ def spellings(tokenizer: Tokenizer, word: str) -> list[list[int]]:
     return ids
 
 
-def _prefixes(tokenizer: Tokenizer, prefix: str | Sequence[str] | None, parts: Sequence[Parts]) -> list[list[int]] | None:
+def _prefixes(tokenizer: Tokenizer, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
     if prefix is None:
         return None
     texts = [prefix] * len(parts) if isinstance(prefix, str) else list(prefix)
     if len(texts) != len(parts):
         raise ConfigError(f"{len(texts)} prefixes for {len(parts)} texts; give one for all, or each its own")
     # Only the first part of a text that was split begins with it.
-    return [tokenizer.encode(text) if place == 0 else [] for text, own in zip(texts, parts, strict=True) for place in range(len(own.texts))]
+    return [[ids, *([] for _ in own[1:])][: len(own)] for ids, own in zip(tokenizer.encode_batch(texts), parts, strict=True)]
 
 
 def generate(model: Model, prompts: list[str], attention: bool, first: int, options: Options) -> list[Written]:
     method, rules = chosen(options, DRAWN, CONTINUED, lambda word: spellings(model.tokenizer, word))
-    given = [prompt_ids(model, prompt, first + number) for number, prompt in enumerate(prompts)]
+    given = prompt_ids(model, prompts, first)
     found = decode_many(model.generator, given, method, rules, first=first)
+    if options.get("mbr"):
+        found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
     return [_written(model, ids, hypotheses, attention) for ids, hypotheses in zip(given, found, strict=True)]
 
 
-def prompt_ids(model: Model, prompt: str, number: int = 0) -> list[int]:
-    ids = [model.config.start_token, *model.tokenizer.encode(prompt)]
-    if len(ids) >= model.config.context:
-        raise ShapeError(
-            f"prompt {number + 1} is {len(ids)} tokens long, but {model.name} has a context of {model.config.context}; "
-            "shorten it, so that there is room to go on"
-        )
-    return ids
+def prompt_ids(model: Model, prompts: list[str], first: int = 0) -> list[list[int]]:
+    """The tokens of each prompt, after the start token. There must be room to go on."""
+    found = [[model.config.start_token, *ids] for ids in model.tokenizer.encode_batch(prompts)]
+    for number, ids in enumerate(found):
+        if len(ids) >= model.config.context:
+            raise ShapeError(
+                f"{model.place(first + number)}: the prompt is {len(ids)} tokens long, but {model.name} has a context of "
+                f"{model.config.context}; shorten it, so that there is room to go on"
+            )
+    return found
 
 
 def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:
     method, rules = chosen(options, DRAWN, CONTINUED, lambda word: spellings(model.tokenizer, word))
+    several = next((name for name in ("mbr", "samples") if (options.get(name) or 1) > 1), None)  # type: ignore[operator]
+    if several:
+        raise ConfigError(f"{several} asks for several outputs, and one at a time can be streamed; leave it out")
     if isinstance(method, Beam):
         if method.size > 1:
             raise ConfigError("a beam knows its best words only at the end, so they can't be streamed; leave beam_size out")
         method = Sampling(temperature=0)
-    ids = prompt_ids(model, prompt)
+    [ids] = prompt_ids(model, [prompt])
     return _text_of(model.tokenizer, ids, stream_tokens(model.generator, Tokens(torch.tensor([ids], device=model.device)), method, rules))
 
 
@@ -139,7 +160,8 @@ def _text_of(tokenizer: Tokenizer, given: list[int], words: Iterator[int]) -> It
         if not text.endswith("\ufffd"):
             yield text[said:]
             said = len(text)
-    yield continuation(tokenizer, given, written)[said:]
+    if rest := continuation(tokenizer, given, written)[said:]:
+        yield rest
 
 
 def continuation(tokenizer: Tokenizer, given: Sequence[int], written: Sequence[int]) -> str:
@@ -172,7 +194,10 @@ def _one(model: Model, source: Sequence[int], hypothesis: Hypothesis, attention:
 
 
 def _joined(parts: Sequence[Written]) -> Written:
-    """The translations of the parts of a text, one after the other."""
+    """The translations of the parts of a text, one after the other, and so their alternatives; what each part looked at is left out."""
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    alternatives = zip(*(part.alternatives for part in parts), strict=False)  # as many as every part has
     return Written(
         " ".join(part.text for part in parts),
         tuple(token for part in parts for token in part.tokens),
@@ -181,6 +206,7 @@ def _joined(parts: Sequence[Written]) -> Written:
         sum(part.score for part in parts),
         all(part.ended for part in parts),
         tuple(token for part in parts for token in part.source),
+        tuple(_joined(others) for others in alternatives),
     )
 
 
