@@ -77,6 +77,12 @@ def save_bundle(
     if folder.exists() and not is_bundle(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise BundleError(f"{folder} exists and is not just a bundle; choose a new or empty folder")
     model = bare(model)
+    with torch.device("meta"):
+        wanted = build(model.config).state_dict().keys()
+    if model.state_dict().keys() != wanted:  # said before anything is replaced
+        raise BundleError(
+            "the model's weights are not those that its config describes, and could not be loaded again; save the whole model"
+        )
     with replacing(folder) as new:
         # Every setting, defaults too, so that a later default never changes an old model.
         settings = {"format": FORMAT, **model.config.model_dump(mode="json")}

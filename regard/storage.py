@@ -36,11 +36,11 @@ def replacing(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise BundleError(f"can't write to {folder.parent}: {error.strerror}; choose another folder") from error
     try:
-        made.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a model is as open as what its owner makes
+        made.chmod(0o777 & ~UMASK)  # mkdtemp makes it private; a model is as open as what its owner makes
         yield made
         for path in made.rglob("*"):
             if path.is_file():
-                path.chmod(0o666 & ~_umask())  # safetensors makes its files private too
+                path.chmod(0o666 & ~UMASK)  # safetensors makes its files private too
         for path in [*made.rglob("*"), made]:
             _sync(path)
         _put_in_place(made, folder)
@@ -198,7 +198,10 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
+def _read_umask() -> int:
+    mask = os.umask(0)  # it can only be read by setting it
     os.umask(mask)
     return mask
+
+
+UMASK = _read_umask()  # once, at import: in between, other threads would make files that all may write

@@ -11,8 +11,9 @@ from torch import Tensor
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.decoding.runner import decode
-from regard.decoding.search import Hypothesis, log_probabilities
+from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.errors import RegardError
 from regard.models import Encoder, Generator, LanguageModel, Model
 
 ROWS = {"cpu": 128, "cuda": 2048}  # hypotheses at once, more of which would only wait for each other
@@ -29,26 +30,26 @@ def decode_many(
     rules: Rules | None = None,
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
-    first: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
-    """What `decode` gives for each source, whatever else is decoded with it. `first`: the number of the first, which chance goes by."""
+    """What `decode` gives for each source, whatever else is decoded with it; nothing where the rules leave nothing to write."""
     method, rules = method or Beam(), rules or Rules()
     hypotheses = method.samples if isinstance(method, Sampling) else method.size
     kind = model.device.type
 
+    rows = method.samples if isinstance(method, Sampling) else 1  # each sample reads the source anew
+
     def fits(count: int, longest: int) -> bool:
         written = min(rules.max_length.of(longest), model.config.context)
-        cached = count * (longest + hypotheses * written) * _bytes_per_word(model)
-        return (
-            count * hypotheses <= ROWS.get(kind, 128)
-            and count * longest <= TOKENS.get(kind, 8192)
-            and cached <= CACHE_BYTES.get(kind, 2 << 30)
-        )
+        cached = count * (rows * longest + hypotheses * written) * _bytes_per_word(model)
+        within = count * hypotheses <= ROWS.get(kind, 128) and count * rows * longest <= TOKENS.get(kind, 8192)
+        return within and cached <= CACHE_BYTES.get(kind, 2 << 30)
 
     def decoded(part: Sequence[int]) -> list[list[Hypothesis]]:
         tokens = Tokens.pad([sources[index] for index in part], model.config.pad_token, device=model.device)
         begun = None if prefixes is None else [prefixes[index] for index in part]
-        return decode(model, tokens, method, rules, prefixes=begun, numbers=[first + index for index in part])
+        own = part if numbers is None else [numbers[index] for index in part]
+        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True)
 
     return in_batches([len(source) for source in sources], fits, decoded)
 
@@ -59,7 +60,7 @@ def _bytes_per_word(model: Model) -> int:
     if isinstance(config, RnnConfig):
         return 0
     width = (config.kv_heads or config.heads) * config.key_width
-    return 2 * config.layers * width * model.dtype.itemsize
+    return 2 * (getattr(config, "decoder_layers", None) or config.layers) * width * model.dtype.itemsize
 
 
 def in_batches(lengths: Sequence[int], fits: Callable[[int, int], bool], work: Callable[[Sequence[int]], list[Result]]) -> list[Result]:
@@ -83,9 +84,11 @@ def in_batches(lengths: Sequence[int], fits: Callable[[int, int], bool], work: C
 def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]]) -> list[Result]:
     try:
         return work(part)
-    except torch.cuda.OutOfMemoryError:
+    except torch.OutOfMemoryError as error:
         if len(part) == 1:
-            raise
+            raise RegardError(
+                "the GPU has too little memory for one text; allow shorter outputs, a smaller beam or fewer samples"
+            ) from error
     torch.cuda.empty_cache()
     middle = len(part) // 2
     return _halving(part[:middle], work) + _halving(part[middle:], work)
@@ -105,12 +108,13 @@ def score_many(model: Generator, sources: Sequence[Sequence[int]], targets: Sequ
             given = [len(sources[index]) for index in part]
             texts = Tokens.pad([[*sources[index], *targets[index]][:-1] for index in part], device=model.device)
             prefix = torch.tensor(given, device=model.device) if model.config.mask == "prefix" else None
-            logs = _right_parts(log_probabilities(model(texts, prefix)), given, wanted.ids.shape[1])
+            logits = _right_parts(model(texts, prefix), given, wanted.ids.shape[1])
         else:
             source = Tokens.pad([sources[index] for index in part], device=model.device)
             begun = [[model.config.start_token, *targets[index][:-1]] for index in part]
-            logs = log_probabilities(model(source, Tokens.pad(begun, device=model.device)))
-        found = logs.gather(2, wanted.ids[..., None]).squeeze(2).tolist()
+            logits = model(source, Tokens.pad(begun, device=model.device))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        found = (logits.gather(2, wanted.ids[..., None]).squeeze(2) - logits.logsumexp(-1)).tolist()
         return [row[: len(targets[index])] for row, index in zip(found, part, strict=True)]
 
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
@@ -121,11 +125,11 @@ def score_many(model: Generator, sources: Sequence[Sequence[int]], targets: Sequ
     return in_batches(lengths, lambda count, longest: count * longest <= budget, scored)
 
 
-def _right_parts(logs: Tensor, given: Sequence[int], count: int) -> Tensor:
-    """For each row the log-probabilities from its own place on: (rows, length, vocabulary) to (rows, count, vocabulary)."""
-    starts = torch.tensor(given, device=logs.device)[:, None] - 1
-    places = (starts + torch.arange(count, device=logs.device)).clamp(max=logs.shape[1] - 1)
-    return logs.gather(1, places[..., None].expand(-1, -1, logs.shape[2]))
+def _right_parts(logits: Tensor, given: Sequence[int], count: int) -> Tensor:
+    """For each row the logits from its own place on: (rows, length, vocabulary) to (rows, count, vocabulary)."""
+    starts = torch.tensor(given, device=logits.device)[:, None] - 1
+    places = (starts + torch.arange(count, device=logits.device)).clamp(max=logits.shape[1] - 1)
+    return logits.gather(1, places[..., None].expand(-1, -1, logits.shape[2]))
 
 
 @torch.inference_mode()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from regard.errors import BundleError
 from regard.models import Model
 from regard.nn.attention import Projection
 from regard.nn.embedding import Deembedder, Embedder
@@ -56,7 +57,17 @@ def _product(x: Tensor, laid: Tensor, bias: Tensor | None) -> Tensor:
     return product
 
 
-class PackedLinear(nn.Module):
+class Packed(nn.Module):
+    """Weights in a layout of the kernels' own, which can neither be moved nor saved."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        raise BundleError("this model is packed for inference on a CPU and can't be moved or converted; load it anew as it should be")
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        raise BundleError("this model is packed for inference on a CPU and can't be saved; load it with load_bundle() to train or save it")
+
+
+class PackedLinear(Packed):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.laid, self.bias = _pack(linear.weight), linear.bias
@@ -65,7 +76,7 @@ class PackedLinear(nn.Module):
         return _product(x, self.laid, self.bias)
 
 
-class PackedProjection(nn.Module):
+class PackedProjection(Packed):
     """Several linear maps of one input; each part is laid out when it is first asked for."""
 
     def __init__(self, projection: Projection) -> None:
@@ -83,7 +94,7 @@ class PackedProjection(nn.Module):
         return _product(x, self.parts[start, end], None if self.bias is None else self.bias[start:end])
 
 
-class PackedDeembedder(nn.Module):
+class PackedDeembedder(Packed):
     """Logits; a tied matrix is laid out a second time beside that of the embedder."""
 
     def __init__(self, deembedder: Deembedder, embedder: Embedder) -> None:

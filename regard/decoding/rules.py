@@ -15,7 +15,13 @@ from regard.decoding.settings import Rules
 from regard.errors import ConfigError
 
 OFF = float("-inf")
-NOTHING_LEFT = "the rules leave no word that may be written; lift one of them (banned, min_length, a prefix)"
+
+
+def nothing_left(rules: Rules) -> str:
+    """Why a source has no output."""
+    if rules.required:
+        return "no output has all required words; raise max_length, widen the beam, or lift a rule against them"
+    return "the rules leave no word that may be written; lift one of them (banned, no_repeat, min_length)"
 
 
 @dataclass
@@ -28,6 +34,7 @@ class Steering:
     least: Tensor  # (sources,)
     forced: Tensor | None = None  # (sources, longest prefix), -1 after its end
     given: int = 0  # words of the history that were there before the first
+    never: Tensor | None = None  # (n,), tokens that are never chosen
 
     @classmethod
     def of(
@@ -48,11 +55,17 @@ class Steering:
         forced = None
         if prefixes is not None and any(prefixes):
             longest = max(map(len, prefixes))
-            for prefix, limit in zip(prefixes, limits, strict=True):
-                if len(prefix) > limit:
-                    raise ConfigError(f"a prefix of {len(prefix)} tokens is longer than the {limit} that may be written; raise max_length")
+            for number, prefix in enumerate(prefixes):
+                limits[number] = max(limits[number], len(prefix))  # what must be written may be
+                if most is not None and len(prefix) > most[number]:
+                    raise ConfigError(f"a prefix has {len(prefix)} tokens, and the model has room for {most[number]}; shorten it")
             forced = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], device=device)
-        return cls(rules, end, torch.tensor(limits, device=device), torch.tensor(least, device=device), forced)
+        never = torch.tensor(rules.never, device=device) if rules.never else None
+        return cls(rules, end, torch.tensor(limits, device=device), torch.tensor(least, device=device), forced, never=never)
+
+    def silence(self, scores: Tensor) -> Tensor:
+        """The scores themselves, with those of tokens turned off that are never chosen."""
+        return scores if self.never is None else scores.index_fill_(-1, self.never, OFF)
 
     @property
     def changes_nothing(self) -> bool:
@@ -72,7 +85,7 @@ class Steering:
         """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (1,) words; logits or log-probabilities alike."""
         if self.changes_nothing:
             return scores
-        scores = scores.clone()
+        own, scores = scores, scores.clone()
         if self.rules.repetition_penalty != 1.0:
             scores = _less_repetition(scores, history, self.rules.repetition_penalty)
         if self.rules.no_repeat:
@@ -82,14 +95,15 @@ class Steering:
         scores[..., self.end].masked_fill_((written < self.least)[:, None], OFF)
         if self.rules.required:
             scores[..., self.end].masked_fill_(unmet(history[..., self.given :], self.rules.required), OFF)
-        return scores if self.forced is None else self._force(scores, written)
+        return scores if self.forced is None else self._force(scores, own, written)
 
-    def _force(self, scores: Tensor, written: Tensor) -> Tensor:
+    def _force(self, scores: Tensor, own: Tensor, written: Tensor) -> Tensor:
+        """Where a prefix says the word, it alone can be chosen, whatever the other rules say of it."""
         assert self.forced is not None
         place = written.clamp(max=self.forced.shape[1] - 1)
         word = self.forced.index_select(1, place).masked_fill(written >= self.forced.shape[1], -1)  # (sources, 1)
-        other = (word >= 0) & (torch.arange(scores.shape[-1], device=scores.device) != word)
-        return scores.masked_fill(other[:, None], OFF)
+        other = torch.arange(scores.shape[-1], device=scores.device) != word
+        return torch.where((word >= 0)[:, None], own.masked_fill(other[:, None], OFF), scores)
 
 
 def _less_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
@@ -162,6 +176,7 @@ def progress(history: Tensor, words: Sequence[Sequence[int]]) -> tuple[Tensor, T
     """
     ends = history_end(history)
     total = torch.zeros(history.shape[:2], dtype=torch.long, device=history.device)
+    furthest = torch.zeros_like(total)  # of the words that have been begun: tokens that two of them share are written once
     coming = []
     for word in words:
         size = len(word)
@@ -172,6 +187,7 @@ def progress(history: Tensor, words: Sequence[Sequence[int]]) -> tuple[Tensor, T
         for part in range(1, size):  # the longest beginning that stands at the end
             fits = _spells(last_words(history, ends, part), word[:part])
             begun, following = begun.masked_fill(fits, part), following.masked_fill(fits, word[part])
-        total += torch.where(met, size, begun)
+        total += met * size
+        furthest = torch.maximum(furthest, begun.masked_fill(met, 0))
         coming.append(following.masked_fill(met, -1))
-    return total, torch.stack(coming, -1)
+    return total + furthest, torch.stack(coming, -1)

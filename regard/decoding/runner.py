@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.rules import NOTHING_LEFT, Steering
+from regard.decoding.rules import Steering, nothing_left
 from regard.decoding.sampling import Sampler
 from regard.decoding.search import BeamSearch, Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
@@ -23,6 +24,7 @@ from regard.models.base import StackState
 from regard.nn import record, using
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # positions between looks at what is done: each look makes the host wait for the device
+RECORDING = Lock()
 DROP_AT = {"cpu": 0.75, "cuda": 0.5}  # the others move together when no more than this share of the sources is left
 
 
@@ -35,13 +37,15 @@ def decode(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] | None = None,
+    partial: bool = False,
 ) -> list[list[Hypothesis]]:
     """For each source its hypotheses, best first: n_best of a beam, or as many samples as were asked for.
 
     `prefixes`: what each output must begin with; `numbers`: what chance goes by for each source, its place in the batch by default.
+    A source for which the rules leave nothing to write is an error; with `partial` it has no hypotheses, and the others theirs.
     """
     method, rules = method or Beam(), rules or Rules()
-    _check(model, rules, source.ids.shape[0], prefixes, numbers)
+    _check(model, source, rules, prefixes, numbers)
     memory = model.encode(source)
     samples = method.samples if isinstance(method, Sampling) else 1
     rows = torch.arange(source.ids.shape[0], device=model.device).repeat_interleave(samples)
@@ -50,16 +54,22 @@ def decode(
         prefixes = None if prefixes is None else [prefix for prefix in prefixes for _ in range(samples)]
     search = make_search(model, memory, method, rules, prefixes, _numbers(numbers, rows, samples))
     found = _Run(model, memory, search).results()
-    return [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
+    together = [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
+    if not partial and not all(together):
+        raise ConfigError(f"source {together.index([]) + 1}: {nothing_left(rules)}")
+    return together
 
 
 def _check(
     model: Generator,
+    source: Tokens,
     rules: Rules,
-    sources: int,
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] | None = None,
 ) -> None:
+    sources = source.ids.shape[0]
+    if source.packed:
+        raise ShapeError("decoding reads padded rows, not a packed one; use Tokens.pad")
     if model.training:
         raise RegardError("the model is in training mode, where dropout makes every answer another; call model.eval() first")
     for what, given in (("prefixes", prefixes), ("numbers", numbers)):
@@ -91,6 +101,8 @@ def make_search(
     steering = Steering.of(rules, lengths, model.config.end_token, prefixes=prefixes, most=most, device=model.device)
     if rules.required and (not isinstance(method, Beam) or method.size == 1):
         raise ConfigError("required words need a beam, to keep hypotheses with and without them open; use a beam of 2 or more")
+    if rules.required and isinstance(method, Beam) and method.groups > 1:
+        raise ConfigError("required words and groups both say what a beam keeps open; choose one of the two")
     if isinstance(method, Beam):
         if method.size > 1 or method.coverage:
             return BeamSearch(method, steering, given=given, dtype=model.dtype)
@@ -109,15 +121,18 @@ def _from_the_right(prompt: Tokens) -> Tensor:
 def stream(model: Generator, source: Tokens, sampling: Sampling | None = None, rules: Rules | None = None) -> Iterator[int]:
     """The words of one source as they are chosen; the end token is not given."""
     sampling = sampling or Sampling(temperature=0)
-    _check(model, rules or Rules(), 1)
+    _check(model, source, rules or Rules())
     with torch.inference_mode():
         memory = model.encode(source)
         search = make_search(model, memory, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
+        assert isinstance(search, Sampler)
         run = _Run(model, memory, search)
     while True:
         with torch.inference_mode():
             run.check()
             word, going = int(search.words[0, 0]), bool(search.open[0])
+            if bool(search.stuck[0]):
+                raise ConfigError(nothing_left(search.steering.rules))
         if word == model.config.end_token:
             return
         yield word
@@ -185,8 +200,6 @@ class _Run:
     def check(self) -> None:
         if bool(self.search.broken):
             raise RegardError("the model gave scores that are not numbers; its weights are damaged, or too large for this precision")
-        if isinstance(self.search, Sampler) and bool(self.search.stuck.any()):
-            raise ConfigError(NOTHING_LEFT)
 
     def _drop_finished(self) -> bool:
         """Lets sources that are done leave once enough of them are; False when none is left."""
@@ -216,6 +229,7 @@ class Replayed:
 
     def __init__(self) -> None:
         self.graphs: dict[int, Any] = {}
+        self.pool = torch.cuda.graph_pool_handle()
         self.warm = False
 
     def __call__(self, state: StackState, step: Callable[[], None]) -> None:
@@ -229,6 +243,7 @@ class Replayed:
             cache.used += new
         else:
             self.graphs[reach] = graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # One at a time, and other threads may go on meanwhile. Nothing outlives a replay, so all graphs may use the same memory.
+            with RECORDING, torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 step()
         self.graphs[reach].replay()

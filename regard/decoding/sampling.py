@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.decoding.rules import NOTHING_LEFT, OFF, Steering
+from regard.decoding.rules import OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities
 from regard.decoding.settings import Sampling
-from regard.errors import ConfigError
 
 
 class Sampler:
@@ -44,8 +43,8 @@ class Sampler:
         """From the logits (sources, 1, vocabulary) of the next word to the word chosen."""
         logs = log_probabilities(logits)
         self.broken |= logs[..., 0].isnan().any()
-        steered = self.steering.apply(logits.to(logs.dtype), self.history, self.written)[:, 0]
-        if not self.steering.changes_nothing:
+        steered = self.steering.silence(self.steering.apply(logits.to(logs.dtype, copy=True), self.history, self.written))[:, 0]
+        if self.steering.never is not None or not self.steering.changes_nothing:
             self.stuck |= self.open & (steered.amax(-1) == OFF)
         if self.sampling.temperature == 0:
             word = steered.argmax(-1, keepdim=True)  # (sources, 1)
@@ -64,11 +63,10 @@ class Sampler:
         self.steering = self.steering.keep(sources)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        if bool(self.stuck[sources].any()):
-            raise ConfigError(NOTHING_LEFT)
         words = self.history[sources, 0, self.given :].cpu()
         rows = zip(words.tolist(), self.logs[sources].tolist(), self.length[sources].tolist(), strict=True)
-        return [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
+        found = [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
+        return [[] if stuck else each for each, stuck in zip(found, self.stuck[sources].tolist(), strict=True)]
 
     def _hypothesis(self, words: list[int], logs: list[float]) -> Hypothesis:
         ended = words[-1] == self.steering.end

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.rules import NOTHING_LEFT, OFF, Steering, progress, unmet
+from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
-from regard.errors import ConfigError
 
 WORST = -1e9  # ranks what lacks a required word below everything that has it
 
@@ -121,6 +120,7 @@ class BeamSearch:
         """
         logs = log_probabilities(logits)
         self.broken |= logs[..., 0].isnan().any()
+        logs = self.steering.silence(logs)
         steered = self._grouped(self.steering.apply(logs, self.history, self.written))
         logs = self._grouped(logs)
         chosen = [self._chosen(steered, logs, group=0)]
@@ -242,7 +242,7 @@ class BeamSearch:
         self.steering = self.steering.keep(sources)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        """The best hypotheses of these sources, at most n_best each, best first."""
+        """The best hypotheses of these sources, at most n_best each, best first; none where the rules leave nothing to write."""
         found = Finished(*(tensor.index_select(0, sources).flatten(1, 2).cpu() for tensor in vars(self.finished).values()))
         return [self._best(found, number) for number in range(len(sources))]
 
@@ -256,10 +256,6 @@ class BeamSearch:
             logs = tuple(found.logs[source, place, :length].tolist())
             if all(words != other.tokens or ended != other.ended for other in best):  # two groups may come to the same
                 best.append(Hypothesis(words, logs, ended, float(found.score[source, place])))
-        if not best:
-            if self.steering.rules.required:
-                raise ConfigError("no output has all required words; raise max_length, widen the beam, or lift a rule against them")
-            raise ConfigError(NOTHING_LEFT)
         return best
 
 

@@ -65,6 +65,7 @@ class Rules(Wishes):
     no_repeat: NonNegative = 0  # no run of so many tokens is written twice; 0: any may be
     repetition_penalty: Factor = 1.0  # above 1, what was written (or given) already becomes less likely
     banned: Sequences = ()  # never written
+    never: tuple[NonNegative, ...] = ()  # tokens that are never chosen, such as those that stand for no text
     required: Sequences = ()  # written before the end; beam search only
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -58,7 +59,7 @@ def chosen(options: Options, method: Method, rules: Rules, words: Callable[[str]
         elif drawn or isinstance(method, Sampling):
             method = Sampling(**((method.model_dump() if isinstance(method, Sampling) else {}) | sampling))
     except ConfigError as error:
-        raise ConfigError(str(error).replace("'size'", "'beam_size'")) from None
+        raise ConfigError(re.sub(r"\bsize\b", "beam_size", str(error))) from None
     changes: dict[str, Any] = {name: given[name] for name in RULES if name in given}
     for name in ("max_length", "min_length"):
         if name in changes:
@@ -83,4 +84,5 @@ def _of_samples(given: dict[str, Any]) -> dict[str, Any]:
 
 def _widened(beam: dict[str, Any]) -> dict[str, Any]:
     """More hypotheses asked for than a beam has by default make it as wide, unless its size is said."""
-    return beam if "size" in beam else {"size": max(4, int(beam.get("n_best", 1)))} | beam
+    wanted = beam.get("n_best", 1)
+    return beam if "size" in beam or not isinstance(wanted, int) else {"size": max(4, wanted)} | beam

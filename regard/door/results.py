@@ -32,7 +32,7 @@ class Written:
     ended: bool  # by the end token, rather than because it was long enough
     source: tuple[str, ...] = ()  # the tokens of what it was written from
     alternatives: tuple[Written, ...] = ()  # the next best, or the other samples
-    alignment: Tensor | None = None  # (tokens, source): how much each token looked at each of the source, averaged over heads
+    alignment: Tensor | None = None  # (tokens and end, source): how much each looked at each of the source, averaged over heads
     attention: Attention | None = None
 
     def __str__(self) -> str:

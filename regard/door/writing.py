@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.decoding.many import decode_many
+from regard.decoding.rules import nothing_left
 from regard.decoding.runner import stream as stream_tokens
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 CONTINUED = Rules(max_length=Length(plus=256))  # of a prompt, unless said otherwise
 DRAWN = Sampling(temperature=0.8, top_p=0.95)
 MOST_PARTS = 1 << 20  # of a text; so many numbers that chance goes by are its own
+NO_OUTPUT = Written("", (), (), (), float("-inf"), ended=False)  # for a text where the rules left nothing to write
 
 Parts = list[list[list[int]]]  # the tokens of each part of each text
 
@@ -36,15 +38,29 @@ Parts = list[list[list[int]]]  # the tokens of each part of each text
 def translate(
     model: Model, texts: list[str], to: str | None, prefix: str | Sequence[str] | None, attention: bool, first: int, options: Options
 ) -> list[Written]:
-    method, rules = chosen(options, Beam(), Rules(), lambda word: spellings(model.tokenizer, word))
+    method, rules = chosen(options, Beam(), _rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
     parts = in_parts(model, texts, language(model, to), first)
     found = _decoded(model, parts, _prefixes(model.tokenizer, prefix, parts), method, rules, first)
     if options.get("mbr"):
         found = [[most_agreed(model.tokenizer, hypotheses) for hypotheses in own] for own in found]
-    return [
-        _joined([_written(model, source, hypotheses, attention) for source, hypotheses in zip(own, answers, strict=True)])
-        for own, answers in zip(parts, found, strict=True)
-    ]
+    _check_found([hypotheses for own in found for hypotheses in own], rules)
+    answers = []
+    for number, (own, hypotheses) in enumerate(zip(parts, found, strict=True), first):
+        answers.append(_joined([_written(model, *pair, attention, number, rules) for pair in zip(own, hypotheses, strict=True)]))
+    return answers
+
+
+def _rules(model: Model, rules: Rules) -> Rules:
+    """Tokens that stand for no text are never chosen, nor are those that the tokenizer does not know."""
+    silent = model.tokenizer.special_ids - {model.config.end_token}
+    unknown = range(model.tokenizer.size, model.config.vocabulary)
+    return rules.model_copy(update={"never": tuple(sorted(silent)) + tuple(unknown)})
+
+
+def _check_found(found: Sequence[Sequence[Hypothesis]], rules: Rules) -> None:
+    """Where no text at all has an output, it is the rules that can't be kept."""
+    if found and not any(found):
+        raise ConfigError(nothing_left(rules))
 
 
 def in_parts(model: Model, texts: list[str], tag: str | None, first: int) -> Parts:
@@ -65,23 +81,15 @@ def in_parts(model: Model, texts: list[str], tag: str | None, first: int) -> Par
 
 
 def _decoded(model: Model, parts: Parts, prefixes: Parts | None, method: Method, rules: Rules, first: int) -> list[list[list[Hypothesis]]]:
-    """The hypotheses for each part of each text."""
-
-    def decoded(sources: list[list[int]], begun: list[list[int]] | None, number: int) -> list[list[Hypothesis]]:
-        return decode_many(model.generator, sources, method, rules, prefixes=begun, first=number)
-
-    if isinstance(method, Beam):  # nothing is left to chance: all at once
-        begun = None if prefixes is None else list(chain.from_iterable(prefixes))
-        found = iter(decoded(list(chain.from_iterable(parts)), begun, first))
-        return [[next(found) for _ in own] for own in parts]
-    # Chance goes by the number of a text, whatever stands before it: one of nothing keeps its place, and further parts are drawn apart.
-    nothing = [[model.config.end_token]]
-    begun = None if prefixes is None else [(own or [[]])[0] for own in prefixes]
-    answers = [[hypotheses] for hypotheses in decoded([(own or nothing)[0] for own in parts], begun, first)]
-    for number, own in enumerate(parts):
-        if len(own) > 1:
-            answers[number] += decoded(own[1:], None, (first + number + 1) * MOST_PARTS)
-    return [answer[: len(own)] for answer, own in zip(answers, parts, strict=True)]
+    """The hypotheses for each part of each text. Chance goes by the number of the text; further parts of it have numbers of their own."""
+    numbers = [
+        number if place == 0 else (number + 1) * MOST_PARTS + place - 1
+        for number, own in enumerate(parts, first)
+        for place in range(len(own))
+    ]
+    begun = None if prefixes is None else list(chain.from_iterable(prefixes))
+    found = iter(decode_many(model.generator, list(chain.from_iterable(parts)), method, rules, prefixes=begun, numbers=numbers))
+    return [[next(found) for _ in own] for own in parts]
 
 
 def language(model: Model, to: str | None) -> str | None:
@@ -101,15 +109,17 @@ def spellings(tokenizer: Tokenizer, word: str) -> list[list[int]]:
     """The tokens of a word as it is and with a capital or a small first letter."""
     forms = dict.fromkeys((word, word[:1].upper() + word[1:], word[:1].lower() + word[1:]))
     ids = [tokenizer.encode(form) for form in forms]
-    if not word.strip() or not all(ids) or tokenizer.unknown_id in ids[0]:
+    if not word.strip() or not ids[0] or tokenizer.unknown_id in ids[0]:
         raise ConfigError(f"{word!r} can't be written by this model at all; leave it out")
-    return ids
+    return [form for form in ids if form and tokenizer.unknown_id not in form]
 
 
 def _prefixes(tokenizer: Tokenizer, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
     if prefix is None:
         return None
     texts = [prefix] * len(parts) if isinstance(prefix, str) else list(prefix)
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError("a prefix is a text; give an empty one where there is none")
     if len(texts) != len(parts):
         raise ConfigError(f"{len(texts)} prefixes for {len(parts)} texts; give one for all, or each its own")
     # Only the first part of a text that was split begins with it.
@@ -117,12 +127,13 @@ def _prefixes(tokenizer: Tokenizer, prefix: str | Sequence[str] | None, parts: P
 
 
 def generate(model: Model, prompts: list[str], attention: bool, first: int, options: Options) -> list[Written]:
-    method, rules = chosen(options, DRAWN, CONTINUED, lambda word: spellings(model.tokenizer, word))
+    method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
-    found = decode_many(model.generator, given, method, rules, first=first)
+    found = decode_many(model.generator, given, method, rules, numbers=range(first, first + len(given)))
+    _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
-    return [_written(model, ids, hypotheses, attention) for ids, hypotheses in zip(given, found, strict=True)]
+    return [_written(model, *pair, attention, number, rules) for number, pair in enumerate(zip(given, found, strict=True), first)]
 
 
 def prompt_ids(model: Model, prompts: list[str], first: int = 0) -> list[list[int]]:
@@ -138,7 +149,7 @@ def prompt_ids(model: Model, prompts: list[str], first: int = 0) -> list[list[in
 
 
 def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:
-    method, rules = chosen(options, DRAWN, CONTINUED, lambda word: spellings(model.tokenizer, word))
+    method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     several = next((name for name in ("mbr", "samples") if (options.get(name) or 1) > 1), None)  # type: ignore[operator]
     if several:
         raise ConfigError(f"{several} asks for several outputs, and one at a time can be streamed; leave it out")
@@ -170,7 +181,10 @@ def continuation(tokenizer: Tokenizer, given: Sequence[int], written: Sequence[i
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(written)
 
 
-def _written(model: Model, source: Sequence[int], hypotheses: Sequence[Hypothesis], attention: bool) -> Written:
+def _written(model: Model, source: Sequence[int], hypotheses: Sequence[Hypothesis], attention: bool, number: int, rules: Rules) -> Written:
+    if not hypotheses:
+        model.warn(f"{model.place(number)}: {nothing_left(rules)}; it has no output")
+        return NO_OUTPUT
     best, *others = (_one(model, source, hypothesis, attention) for hypothesis in hypotheses)
     return best if not others else Written(**(vars(best) | {"alternatives": tuple(others)}))
 

@@ -17,8 +17,8 @@ def suits(query: Tensor, mask: Mask) -> bool:
 def few(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor | None, scale: float, dropout: float) -> Attended:
     """softmax(QKᵀ · scale) V; query heads that share a key head stand side by side as its queries."""
     rows, heads, queries, width = query.shape
-    together = (query * scale).reshape(rows, key.shape[1], -1, width)
-    scores = (together @ key.transpose(-2, -1)).view(rows, heads, queries, -1)
+    together = (query * scale).reshape(rows, key.shape[1], heads // key.shape[1] * queries, width)
+    scores = (together @ key.transpose(-2, -1)).view(rows, heads, queries, key.shape[2])
     if bias is not None:
         scores = scores + bias
     if mask.visible is not None and mask.blind is None:
@@ -26,5 +26,5 @@ def few(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor |
         weights = scores.softmax(-1)
     else:
         weights = mask.softmax(scores)
-    output = weights.view(rows, key.shape[1], -1, key.shape[2]) @ value
-    return Attended(output.view(rows, heads, queries, -1))
+    output = weights.view(rows, key.shape[1], heads // key.shape[1] * queries, key.shape[2]) @ value
+    return Attended(output.view(rows, heads, queries, value.shape[3]))

@@ -9,7 +9,7 @@ import pytest
 
 from regard.decoding.settings import GREEDY, Beam, Method, Rules, Sampling
 from regard.errors import ConfigError
-from tests.decoding.lively import END, LONGEST, ONE_OF_EACH, SOURCES, decoded, lively
+from tests.decoding.lively import END, LONGEST, ONE_OF_EACH, SOURCES, assert_same, decoded, lively
 from tests.decoding.plain import log_probabilities
 from tests.decoding.test_rules import FEW, has, with_end
 
@@ -50,22 +50,45 @@ def test_required_words_need_a_beam(method: Method) -> None:
 # Rules that can't all be kept to
 
 EVERY_WORD = [[word] for word in range(31)]
-CONTRADICTIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
-    "nothing is allowed": ({"banned": EVERY_WORD}, []),
-    "it must begin with what is banned": ({"banned": [[5]]}, [5]),
-    "it must begin with a banned pair": ({"banned": [[5, 6]]}, [7, 5, 6]),
-    "it must end too early": ({"min_length": 3}, [4, END]),
-    "it must repeat itself": ({"no_repeat": 1}, [6, 6]),
-    "it runs out of words": ({"no_repeat": 1, "banned": EVERY_WORD[1:2] + EVERY_WORD[4:], "min_length": 8}, []),
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "nothing is allowed": {"banned": EVERY_WORD},
+    "nothing is ever chosen": {"never": range(31)},
+    "it runs out of words": {"no_repeat": 1, "banned": EVERY_WORD[1:2] + EVERY_WORD[4:], "min_length": 8},
+}
+PREFERRED: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "it begins with what is banned": ({"banned": [[5]]}, [5]),
+    "it begins with a banned pair": ({"banned": [[5, 6]]}, [7, 5, 6]),
+    "it ends early": ({"min_length": 3}, [4, END]),
+    "it repeats itself": ({"no_repeat": 1}, [6, 6]),
 }
 
 
 @pytest.mark.parametrize("asked", CONTRADICTIONS)
 @pytest.mark.parametrize("method", [GREEDY, Beam(size=3), Sampling(), Sampling(top_k=2, top_p=0.9, min_p=0.1)])
 def test_rules_that_leave_nothing_to_write_are_said(asked: str, method: Method) -> None:
-    asked_for, forced = CONTRADICTIONS[asked]
-    with pytest.raises(ConfigError, match="the rules leave no word that may be written; lift one of them"):
-        decoded(lively("before"), FEW[:2], method, Rules(max_length=LONGEST, **asked_for), prefixes=[forced, forced])
+    rules = Rules(max_length=LONGEST, **CONTRADICTIONS[asked])
+    with pytest.raises(ConfigError, match="source 1: the rules leave no word that may be written; lift one of them"):
+        decoded(lively("before"), FEW[:2], method, rules)
+    assert decoded(lively("before"), FEW[:2], method, rules, partial=True) == [[], []]
+
+
+@pytest.mark.parametrize("asked", PREFERRED)
+@pytest.mark.parametrize("method", [GREEDY, Beam(size=3), Sampling()])
+def test_a_forced_prefix_comes_before_the_other_rules(asked: str, method: Method) -> None:
+    """Whoever gives it wants it; what follows keeps to the rules, or has no output, and that of other sources is there all the same."""
+    asked_for, forced = PREFERRED[asked]
+    rules = Rules(max_length=LONGEST, **asked_for)
+    found = decoded(lively("before"), FEW[:2], method, rules, prefixes=[forced, []], partial=True)
+    words = [word for word in forced if word != END]
+    assert all(list(output.tokens[: len(words)]) == words for output in found[0])
+    assert_same(found[1:], decoded(lively("before"), FEW[1:2], method, rules, numbers=[1]))
+
+
+def test_required_words_may_begin_alike() -> None:
+    """What two of them share is written for both, and counts once."""
+    rules = Rules(max_length=40, required=[[3, 13], [3, 10]])
+    for outputs in decoded(lively("before"), FEW, Beam(size=4), rules):
+        assert has(outputs[0], rules.required)
 
 
 @pytest.mark.parametrize("asked", [{"banned": [[5]]}, {"banned": [[6]]}, {"no_repeat": 1}, {"max_length": 2}])

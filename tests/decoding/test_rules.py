@@ -39,7 +39,9 @@ def runs(words: list[int], size: int) -> list[Word]:
 
 
 def allowed(words: list[int], word: int, rules: Rules, written: int, source: int, forced: list[int]) -> bool:
-    """Whether the word may follow these."""
+    """Whether the word may follow these. What is forced comes before all other rules."""
+    if written < len(forced):
+        return word == forced[written]
     longer = [*words, word]
     if rules.no_repeat and tuple(longer[-rules.no_repeat :]) in runs(words, rules.no_repeat):
         return False
@@ -47,16 +49,15 @@ def allowed(words: list[int], word: int, rules: Rules, written: int, source: int
         return False
     if word == END and written < rules.min_length.of(source):
         return False
-    if word == END and any(need not in runs(words, len(need)) for need in rules.required):
-        return False
-    return written >= len(forced) or word == forced[written]
+    return not (word == END and any(need not in runs(words, len(need)) for need in rules.required))
 
 
 def steered(scores: Tensor, words: list[int], rules: Rules, written: int, source: int = 0, forced: list[int] | None = None) -> Tensor:
     """The scores (vocabulary,) of what may follow these words, -inf where it may not."""
     new = scores.clone()
+    free = written >= len(forced or [])
     for word in range(len(scores)):
-        if word in words:
+        if word in words and free:
             new[word] = scores[word] / rules.repetition_penalty if scores[word] > 0 else scores[word] * rules.repetition_penalty
         if not allowed(words, word, rules, written, source, forced or []):
             new[word] = OFF
@@ -354,9 +355,13 @@ def test_a_prefix_may_be_all_there_is_to_write() -> None:
     assert [(output[0].tokens, output[0].ended) for output in found] == [((5, 6, 7), False), ((8,), True)]
 
 
-def test_a_prefix_longer_than_may_be_written_is_said() -> None:
-    with pytest.raises(ConfigError, match="a prefix of 4 tokens is longer than the 3 that may be written; raise max_length"):
-        decoded(lively("gpt2"), FEW[:2], GREEDY, Rules(max_length=3), prefixes=[[], [5, 6, 7, 8]])
+def test_a_prefix_longer_than_may_be_written_is_written() -> None:
+    """And nothing after it; one that the model has no room for is an error."""
+    found = decoded(lively("gpt2"), FEW[:2], GREEDY, Rules(max_length=3), prefixes=[[], [5, 6, 7, 8]])
+    assert len(found[0][0].tokens) <= 3
+    assert found[1][0].tokens == (5, 6, 7, 8)
+    with pytest.raises(ConfigError, match=r"a prefix has 70 tokens, and the model has room for \d+; shorten it"):
+        decoded(lively("gpt2"), FEW[:1], GREEDY, Rules(max_length=3), prefixes=[[5] * 70])
 
 
 @pytest.mark.parametrize("kind", ONE_OF_EACH)

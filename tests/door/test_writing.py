@@ -185,8 +185,9 @@ def test_prefixes(translator: Model) -> None:
     assert [text[:1] for text in texts(drawn)] == ["5", "", "7"]
     with pytest.raises(ConfigError, match="1 prefixes for 2 texts"):
         translator.translate(["1", "2"], "back", prefix=["5"])
-    with pytest.raises(ConfigError, match="longer than the 2 that may be written; raise max_length"):
-        translator.translate("1", "back", prefix="1 2 3", max_length=2)
+    assert translator.translate("1", "back", prefix="1 2 3", max_length=2).text == "1 2 3"
+    with pytest.raises(ConfigError, match="a prefix is a text"):
+        translator.translate(["1", "2"], "back", prefix=["5", None])  # type: ignore[list-item]
 
 
 def test_banned_and_required_words(translator: Model) -> None:
@@ -207,7 +208,7 @@ def test_words_that_cannot_be_written(model: Models) -> None:
         ({"beem_size": 2}, "there is no option 'beem_size'; did you mean 'beam_size'?"),
         ({"beam_size": 0}, "'beam_size' = 0"),
         ({"beam_size": 2, "temperature": 1.0}, "beam_size belongs to beam search and temperature to sampling; choose one of the two"),
-        ({"n_best": 5, "beam_size": 2}, "n_best = 5 hypotheses can't come from a beam of size = 2"),
+        ({"n_best": 5, "beam_size": 2}, "n_best = 5 hypotheses can't come from a beam of beam_size = 2"),
         ({"n_best": 2, "mbr": 2}, "n_best belongs to beam search and mbr to sampling"),
         ({"mbr": 0}, "mbr = 0 should be how many samples to choose among"),
         ({"mbr": 2, "samples": 3}, "mbr says how many samples are drawn; leave samples out"),
@@ -215,7 +216,7 @@ def test_words_that_cannot_be_written(model: Models) -> None:
         ({"top_p": 0.0}, "'top_p' = 0.0"),
         ({"max_length": "some"}, "'some' is no length"),
         ({"max_length": 0}, "max_length = 0 leaves nothing to write"),
-        ({"groups": 3}, "groups = 3 does not divide size = 4"),
+        ({"groups": 3}, "groups = 3 does not divide beam_size = 4"),
     ],
 )
 def test_options_that_make_no_sense(translator: Model, options: dict[str, Any], says: str) -> None:
