@@ -5,8 +5,10 @@ READY := .venv/.ready
 
 .PHONY: demo test slow check format bench clean setup
 
-demo: $(READY)  ## the notes' ideas, run in the terminal
+demo: $(READY)  ## the notes' ideas, run in the terminal; then a trained model translates
 	@$(BIN)/regard demo
+	@printf '\nAnd a trained one, which comes with regard:\n\n'
+	$(BIN)/regard translate "I love you very much." "Where is the station?" "We are going to the beach tomorrow." --to it
 
 test: $(READY)  ## every test that is not slow
 	$(BIN)/pytest -n auto -m "not slow"

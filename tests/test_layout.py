@@ -23,7 +23,7 @@ ROOMS = [
     ["nn"],
     ["models"],
     ["bundle", "decoding", "evaluation"],
-    ["training", "interop"],
+    ["training", "interop", "shipped"],
     ["door"],
     ["view"],
     ["serve"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,15 @@ def test_the_commands_run_as_written(folder: Path) -> None:
     assert np.load(folder / "vectors.npy").shape == (2, 16)
 
 
+def test_the_first_command_answers_what_is_shown(folder: Path) -> None:
+    """With nothing but what comes with regard."""
+    command, answer = re.search(r"^```sh\nregard (.*)\n```\n\n\*(.*?)\*", README, re.MULTILINE).groups()  # type: ignore[union-attr]
+    printed = subprocess.run(
+        [sys.executable, "-m", "regard", *shlex.split(command)], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == answer + "\n"
+
+
 def test_the_demo_prints_what_is_shown() -> None:
     table = next(block for block in blocks("") if "LOVELY" in block)
     environment = os.environ | {"COLUMNS": "100"}
@@ -97,7 +107,7 @@ def test_every_link_leads_somewhere() -> None:
 def test_every_verb_shown_exists() -> None:
     lines = [line.split() for block in blocks("") for line in block.splitlines() if line.startswith("regard ")]
     verbs = {words[1] for words in lines}
-    assert {verb.rstrip(",") for verb in verbs} == {"translate", "train", "data", "info", "import", "check", "doctor", "demo"}
+    assert {verb.rstrip(",") for verb in verbs} == {"translate", "models", "train", "data", "info", "import", "check", "doctor", "demo"}
     options = {word for words in lines for word in words if word.startswith("--")}
     helps = "".join(
         subprocess.run(

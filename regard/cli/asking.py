@@ -11,6 +11,7 @@ import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
 from regard.cli.options import (
+    MODEL_HELP,
     Attention,
     Ban,
     BeamSize,
@@ -52,7 +53,7 @@ LINES_AT_ONCE = 2048  # sorted by length and answered together
 @app.command()
 def translate(
     texts: Texts = None,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
     to: To = None,
     input: Input = None,
     output: Output = None,
@@ -99,7 +100,7 @@ def translate(
 @app.command()
 def generate(
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, lines of --input or standard input.")] = None,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
     input: Input = None,
     output: Output = None,
     format: FormatOption = Format.TEXT,
@@ -152,7 +153,7 @@ def generate(
 @app.command()
 def classify(
     texts: Texts = None,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
     input: Input = None,
     output: Output = None,
     format: FormatOption = Format.TEXT,
@@ -169,7 +170,7 @@ def classify(
 @app.command()
 def fill(
     texts: Texts = None,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
     choices: Annotated[int, typer.Option(min=1, help="How many words to show for each place.")] = 5,
     input: Input = None,
     output: Output = None,
@@ -190,7 +191,7 @@ def fill(
 @app.command()
 def embed(
     texts: Texts = None,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
     pooling: Annotated[str | None, typer.Option(help="mean or first; by default as the model was made.")] = None,
     normalise: Annotated[bool, typer.Option("--normalise", help="Vectors of length 1.")] = False,
     input: Input = None,
@@ -212,7 +213,7 @@ def embed(
 def score(
     source: Annotated[str | None, typer.Argument(help="A source, or a text for a language model.")] = None,
     target: Annotated[str | None, typer.Argument(help="Its translation.")] = None,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
     to: To = None,
     input: Annotated[Path | None, typer.Option(help="A file of pairs, a tab between them; a language model: of texts.")] = None,
     output: Output = None,
@@ -239,7 +240,9 @@ def score(
 @app.command()
 def evaluate(
     data: Annotated[str, typer.Option(help="Pairs, labelled or plain text, as for training.")],
-    model: Annotated[list[Path], typer.Option("--model", "-m", help="The folder of a bundle; two are compared.")],
+    model: Annotated[
+        list[Path] | None, typer.Option("--model", "-m", envvar="REGARD_MODEL", help=f"{MODEL_HELP} Two are compared.")
+    ] = None,
     to: To = None,
     target: Annotated[str | None, typer.Option(help="A file of translations, line by line, where --data has the sources alone.")] = None,
     columns: Annotated[str | None, typer.Option(help="Which columns or keys of the file, as 0,2 or source,target.")] = None,
@@ -262,19 +265,20 @@ def evaluate(
 
     from regard.console import Messages, Results
 
-    if len(model) > 2:
+    asked: Sequence[Path | None] = model or [None]
+    if len(asked) > 2:
         raise typer.BadParameter("two models can be compared, not more")
-    if len(hypotheses or []) > len(model):
+    if len(hypotheses or []) > len(asked):
         raise typer.BadParameter("--hypotheses is given more often than --model")
     file = _data_file(data, target, columns, only)
     options = _given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed)
     found: list[Evaluation] = []
     with Messages() as messages, ExitStack() as files:
         outputs = [files.enter_context(Results(path)) for path in hypotheses or []]  # what can't be written is said now, not in an hour
-        for folder in model:
+        for folder in asked:
             loaded = _loaded("evaluate", folder, device, messages)
             if outputs and not {"translate", "classify"} & set(loaded.verbs):
-                raise typer.BadParameter(f"--hypotheses: {folder} writes nothing when it is evaluated")
+                raise typer.BadParameter(f"--hypotheses: {loaded.name} writes nothing when it is evaluated")
             found.append(loaded.evaluate(file, to=to, root=data_dir, limit=limit, tokenize=tokenize, progress=messages.progress, **options))
             messages.finish()
         for results, each in zip(outputs, found, strict=False):
@@ -315,10 +319,10 @@ def _given(**options: Any) -> Any:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _loaded(verb: str, folder: Path, device: str | None, messages: Messages | None = None) -> Model:
-    from regard.door import load
+def _loaded(verb: str, folder: Path | None, device: str | None, messages: Messages | None = None) -> Model:
+    from regard.door import load, shipped_for
 
-    model = load(folder, device=device)
+    model = load(folder or shipped_for(verb), device=device)
     model.need(verb)
     if messages is not None:
         model.warn = lambda message: messages.warn(message, "warnings of this kind")
@@ -328,7 +332,7 @@ def _loaded(verb: str, folder: Path, device: str | None, messages: Messages | No
 def _each_line(
     verb: str,
     texts: Sequence[str] | None,
-    folder: Path,
+    folder: Path | None,
     device: str | None,
     input: Path | None,
     output: Path | None,

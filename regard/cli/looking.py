@@ -22,15 +22,30 @@ def demo(seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0) 
 
 
 @app.command()
+def models(format: FormatOption = Format.TEXT) -> None:
+    """List the models that come with regard: what each is, what it can do, and how large it is."""
+    from rich.console import Console
+
+    from regard.cli.models import findings, show
+
+    found = findings()
+    if format is Format.JSON:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found, Console())
+
+
+@app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A preset, such as transformer-base, or the folder of a bundle.")],
+    name: Annotated[str, typer.Argument(help="A preset, such as transformer-base, the folder of a bundle, or one that comes with regard.")],
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Show a model's layers, shapes, parameters and memory."""
     from regard.bundle import find_config
+    from regard.shipped import shipped
     from regard.view.summary import show, summarise
 
-    summary = summarise(find_config(name))
+    summary = summarise(find_config(name if Path(name).is_dir() else str(shipped().get(name, name))))
     if format is Format.JSON:
         print(json.dumps({"name": name, **summary.as_json()}, indent=2))
     else:
@@ -39,7 +54,7 @@ def info(
 
 @app.command()
 def check(
-    model: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    model: Annotated[Path, typer.Argument(help="The folder of a bundle, or one that comes with regard.")],
     format: FormatOption = Format.TEXT,
     device: Device = None,
 ) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-ModelOption = Annotated[Path, typer.Option("--model", "-m", envvar="REGARD_MODEL", help="The folder of a bundle.", show_default=False)]
+MODEL_HELP = "The folder of a bundle, or one that comes with regard (regard models). Without it: one of those that can do this."
+ModelOption = Annotated[Path | None, typer.Option("--model", "-m", envvar="REGARD_MODEL", help=MODEL_HELP)]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines are read from --input or standard input.")]
 Input = Annotated[Path | None, typer.Option(help="A file of lines to read, plain, .gz, .xz or .zst.")]
 Output = Annotated[Path | None, typer.Option(help="A file to write to; it is there when all is done, or not at all.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 import torch
 from torch import Tensor
 
-from regard.bundle import CONFIG, SOURCE_TOKENIZER, load_bundle
+from regard.bundle import SOURCE_TOKENIZER, load_bundle, read_config
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
 from regard.decoding.pack import packed
 from regard.door.options import Options
@@ -18,6 +18,7 @@ from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Wri
 from regard.errors import BundleError, ConfigError, RegardError
 from regard.models import Encoder, Generator
 from regard.models import Model as Network
+from regard.shipped import find_bundle, shipped
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -32,16 +33,17 @@ Texts = str | Iterable[str]
 # grow for a hundred thousand lines. So few are as fast, and it stays flat.
 KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 KIND_NAMES = {"seq2seq": "an encoder-decoder", "rnn": "a recurrent encoder-decoder", "lm": "a language model", "encoder": "an encoder"}
+TRAINED_AS = {"translate": "translate", "generate": "lm", "classify": "classify", "fill": "mlm", "embed": "mlm or classify"}
 
 
 def load(name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, backend: str = "sdpa") -> Model:
     """The model of a bundle, ready to be used: on a GPU where there is one, in float32 on a CPU and as it was saved elsewhere.
 
-    `name`: the folder of the bundle, or of the run that made it.
+    `name`: the folder of the bundle or of the run that made it, or a model that comes with regard, such as "translator".
     """
     for setting, most in KERNELS_KEPT.items():
         os.environ.setdefault(setting, most)
-    folder = bundle_folder(name)
+    folder = find_bundle(name)
     device = _usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype is None and device.type == "cpu":
         dtype = torch.float32  # half precision is stored to save space; a CPU computes faster without it
@@ -49,15 +51,6 @@ def load(name: str | Path, *, device: torch.device | str | None = None, dtype: t
     tokenizer = None if bundle.tokenizer is None else Tokenizer.load(bundle.tokenizer)
     source = None if bundle.source_tokenizer is None else Tokenizer.load(bundle.source_tokenizer)
     return Model(packed(bundle.model), tokenizer, source, name=str(name))
-
-
-def bundle_folder(name: str | Path) -> Path:
-    """Where a bundle lies that is named by its folder, or by that of the run that made it."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        raise BundleError(f"there is no model {str(name)!r}; give the folder of a bundle, such as the one that regard train made")
-    inner = folder / "bundle"
-    return inner if (inner / CONFIG).is_file() and not (folder / CONFIG).is_file() else folder
 
 
 def _usable(device: torch.device | str) -> torch.device:
@@ -279,16 +272,19 @@ def verbs_of(config: ModelConfig) -> tuple[str, ...]:
             return (*(verb for verb, there in heads.items() if there), "embed", *(("evaluate",) if any(heads.values()) else ()))
 
 
+def shipped_for(verb: str) -> str:
+    """The name of the model that does this where none was named: the first of those that come with regard which can."""
+    able = next((name for name, folder in shipped().items() if verb in verbs_of(read_config(folder))), None)
+    if able is None:
+        yours = f", such as one trained with --task {TRAINED_AS[verb]}" if verb in TRAINED_AS else ""
+        raise RegardError(f"no model that comes with regard can {verb}; give yours with --model{yours}")
+    return able
+
+
 def _hint(verb: str, config: ModelConfig) -> str:
     if verb == "classify" and config.kind == "encoder":
         return "; it was trained without labels: regard train --task classify makes one that has them"
-    return {
-        "translate": "; choose a model trained with --task translate",
-        "generate": "; choose a model trained with --task lm",
-        "classify": "; choose a model trained with --task classify",
-        "fill": "; choose a model trained with --task mlm",
-        "embed": "; choose a model trained with --task mlm or classify",
-    }.get(verb, "")
+    return f"; choose a model trained with --task {TRAINED_AS[verb]}" if verb in TRAINED_AS else ""
 
 
 def _as_warning(message: str) -> None:

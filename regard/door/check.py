@@ -25,10 +25,11 @@ from regard.decoding.many import score_many
 from regard.decoding.runner import decode
 from regard.decoding.search import log_probabilities
 from regard.decoding.settings import GREEDY, Beam, Length, Rules
-from regard.door import Model, bundle_folder, load
+from regard.door import Model, load
 from regard.evaluation.tables import plain_table
 from regard.models import Generator, LanguageModel
 from regard.nn import using
+from regard.shipped import find_bundle
 from regard.storage import read_tensors
 from regard.text.tokenizer import Tokenizer
 
@@ -65,7 +66,7 @@ def check(name: str | Path, *, device: torch.device | str | None = None) -> list
     """Every law that applies to the bundle."""
     model = load(name, device=device, dtype=torch.float32)
     trial = _Writing(model) if isinstance(model.network, Generator) else _Reading(model)
-    laws = [*trial.laws(), _saved_is_loaded(bundle_folder(name))]
+    laws = [*trial.laws(), _saved_is_loaded(find_bundle(name))]
     tokenizers = {"tokenizer": model._tokenizer, "source tokenizer": model._source_tokenizer}
     return laws + [_comes_back(f"{side}: text = tokens = text", each) for side, each in tokenizers.items() if each is not None]
 

@@ -379,7 +379,7 @@ def test_broken_bundles(bundle: Bundles, tmp_path: Path, broken: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["translate", "1"], "Missing option '--model'"),
+        (["evaluate", "--data", "y", "--hypotheses", "a", "--hypotheses", "b"], "--hypotheses is given more often than --model"),
         (["translate", "1", "-m", "x", "--attention"], "need --format json"),
         (["generate", "1", "-m", "x", "--attention"], "need --format json"),
         (["evaluate", "-m", "x", "--data", "y", "--only", "z"], "write a column or key and its value, as 2=tatoeba"),

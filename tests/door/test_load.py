@@ -18,6 +18,7 @@ from regard.bundle import save_bundle
 from regard.door import Model, load, verbs_of
 from regard.errors import BundleError, ConfigError, RegardError
 from regard.recipe import TokenizerSettings
+from regard.shipped import find_bundle, shipped
 from regard.text.tokenizer import Tokenizer
 from tests.families import small
 
@@ -81,6 +82,14 @@ def test_nothing_to_embed_or_score(model: Models) -> None:
 
 def test_a_run_stands_for_its_bundle(bundle: Bundles) -> None:
     assert load(bundle("critic").parent).classify("a lovely film").label == "good"
+
+
+def test_a_folder_goes_before_a_model_that_ships(bundle: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "translator").mkdir()  # nothing in it, so it can't be meant
+    assert find_bundle("translator") == shipped()["translator"]
+    shutil.copytree(bundle("critic"), tmp_path / "translator" / "bundle")
+    assert load("translator").verbs == VERBS["critic"]
 
 
 def test_the_package_opens_the_door() -> None:
