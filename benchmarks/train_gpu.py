@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from regard.data.batch import Tokens
 from regard.data.collate import Batch
-from regard.models import Model, build
+from regard.models import Network, build
 from regard.presets import preset
 from regard.recipe import TrainingSettings
 from regard.training.fused import fuse
@@ -132,7 +132,7 @@ def to_gpu(x: Tensor) -> Tensor:
 # Ours.
 
 
-def regard(model: Model, batches: Iterator[Batch], smoothing: float = 0.0, *, recorded: bool = True) -> Callable[[], int]:
+def regard(model: Network, batches: Iterator[Batch], smoothing: float = 0.0, *, recorded: bool = True) -> Callable[[], int]:
     """One update as `regard train` makes it."""
     keep_half(model)
     fuse(model)

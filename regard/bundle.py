@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.config import KINDS, ModelConfig, parse_model
 from regard.errors import BundleError, nearest
-from regard.models import Model, build
+from regard.models import Network, build
 from regard.presets import PRESETS, preset
 from regard.storage import INDEX, SHARD_BYTES, Precision, read_json, read_tensors, replacing, restored, rounded, write_tensors
 
@@ -30,7 +30,7 @@ class Bundle:
     """A model and what belongs to it, as loaded from its folder."""
 
     folder: Path
-    model: Model
+    model: Network
     tokenizer: Path | None = None  # tokenizer.json, where the bundle has one
     source_tokenizer: Path | None = None  # that of the source, where it is another
 
@@ -60,7 +60,7 @@ class Bundle:
 
 
 def save_bundle(
-    model: Model,
+    model: Network,
     folder: str | Path,
     *,
     tokenizer: Path | None = None,
@@ -96,10 +96,10 @@ def save_bundle(
     return folder
 
 
-def bare(model: Model) -> Model:
+def bare(model: Network) -> Network:
     """The model itself, out of what compilation or several processes wrapped it in."""
     inner: Any = model
-    while not isinstance(inner, Model):
+    while not isinstance(inner, Network):
         inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
         if inner is None:
             raise BundleError(f"a {type(model).__name__} is no model of ours; pass what build() or load_bundle() gave")
@@ -153,7 +153,7 @@ def is_bundle(folder: Path) -> bool:
     return known and all(path.is_file() and (path.name in ours or path.suffix == ".safetensors") for path in folder.iterdir())
 
 
-def fill(model: Model, tensors: Mapping[str, Tensor], where: Path | str) -> None:
+def fill(model: Network, tensors: Mapping[str, Tensor], where: Path | str) -> None:
     """Gives a model its weights; each must be there, in its shape, and none more."""
     wanted = model.state_dict()
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
@@ -173,7 +173,7 @@ def fill(model: Model, tensors: Mapping[str, Tensor], where: Path | str) -> None
     model.load_state_dict(dict(tensors), assign=True)
 
 
-def default_card(model: Model) -> str:
+def default_card(model: Network) -> str:
     count = sum(parameter.numel() for parameter in model.parameters())
     config = model.config
     return f"# A regard bundle\n\nA model of kind `{config.kind}` with {count:,} parameters and a vocabulary of {config.vocabulary:,}.\n"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from regard.data.batch import Tokens
-from regard.models import Model, build
+from regard.models import Network, build
 from regard.presets import preset
 
 VOCABULARY = 31
@@ -18,7 +18,7 @@ FAMILIES = [*TRANSFORMERS, "rnn-attention", "rnn-plain"]
 WRITERS = [name for name in FAMILIES if name != "bert-base"]
 
 
-def small(name: str, backend: str = "sdpa", **settings: Any) -> Model:
+def small(name: str, backend: str = "sdpa", **settings: Any) -> Network:
     """A preset in its own style but small, in float64, without dropout, every weight random."""
     shape: dict[str, Any] = {"vocabulary": VOCABULARY, "width": 24, "layers": 2, "dropout": 0.0, "context": 64}
     shape |= {"pad_token": 0, "start_token": 1, "end_token": 2}
@@ -42,7 +42,7 @@ def sentences(*lengths: int, seed: int = 0) -> list[list[int]]:
     return [torch.randint(3, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
-def outputs(model: Model, source: Tokens, target: Tokens, **more: Any) -> torch.Tensor:
+def outputs(model: Network, source: Tokens, target: Tokens, **more: Any) -> torch.Tensor:
     """The logits a model is trained on, whatever its family; one-sided families read the target."""
     if model.config.kind in ("seq2seq", "rnn"):
         return model(source, target, **more)

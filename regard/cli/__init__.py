@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+from contextlib import suppress
 
 from regard.cli import asking, looking, making  # noqa: F401  (each adds its verbs)
 from regard.cli.app import app
@@ -17,6 +19,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that can't show a √ shows a ? instead of an error
+    with suppress(ValueError):  # not the main thread of a process: then signals are someone else's
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is removed
     try:
         app()
     except RegardError as error:

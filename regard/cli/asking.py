@@ -228,7 +228,10 @@ def score(
     def answers(loaded: Model, batch: list[str], first: int) -> list[Any]:
         if loaded.config.kind == "lm" and target is None:
             return loaded.score(batch, first=first)
-        pairs = [(source, target)] if source and target is not None else [_pair(loaded, line, first + i) for i, line in enumerate(batch)]
+        if source is not None and target is not None:
+            pairs = [(source, target)]
+        else:
+            pairs = [_pair(loaded, line, number) for number, line in enumerate(batch, first)]
         return loaded.score([one for one, _ in pairs], [other for _, other in pairs], to=to, first=first)
 
     def write(results: Results, _: int, __: str, answer: Any) -> None:

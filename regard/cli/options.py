@@ -47,7 +47,9 @@ NoRepeat = Annotated[int | None, typer.Option(help="Write no run of so many toke
 RepetitionPenalty = Annotated[
     float | None, typer.Option(help="Above 1: what was written already becomes less likely.", rich_help_panel=RULES)
 ]
-Ban = Annotated[list[str] | None, typer.Option(help="A word never to write; may be given again.", rich_help_panel=RULES)]
+Ban = Annotated[
+    list[str] | None, typer.Option(help="A word not to write, by the tokens it is made of; may be given again.", rich_help_panel=RULES)
+]
 Require = Annotated[
     list[str] | None, typer.Option(help="A word that must be written (with a beam); may be given again.", rich_help_panel=RULES)
 ]

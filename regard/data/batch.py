@@ -70,7 +70,7 @@ class Tokens:
         """Where each token stands in its own sequence: (rows or 1, length)."""
         slots = torch.arange(self.ids.shape[1], device=self.ids.device)
         if self.edges is not None:
-            starts = self.edges[torch.bucketize(slots, self.edges[1:], right=True)]
+            starts = self.edges[torch.bucketize(slots, self.edges, right=True) - 1]
             return (slots - starts)[None]
         if self.real is not None:
             return (self.real.cumsum(1) - 1).clamp(min=0)  # padding may stand on the left too

@@ -14,7 +14,7 @@ from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
 from regard.errors import RegardError
-from regard.models import Encoder, Generator, LanguageModel, Model
+from regard.models import Encoder, Generator, LanguageModel, Network
 
 ROWS = {"cpu": 128, "cuda": 2048}  # hypotheses at once, more of which would only wait for each other
 TOKENS = {"cpu": 8192, "cuda": 131072}  # read at once, padding included
@@ -54,7 +54,7 @@ def decode_many(
     return in_batches([len(source) for source in sources], fits, decoded)
 
 
-def _bytes_per_word(model: Model) -> int:
+def _bytes_per_word(model: Network) -> int:
     """What a cache keeps of one word of one hypothesis."""
     config = model.config
     if isinstance(config, RnnConfig):
@@ -94,7 +94,7 @@ def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]])
     return _halving(part[:middle], work) + _halving(part[middle:], work)
 
 
-def _few_tokens(model: Model) -> Callable[[int, int], bool]:
+def _few_tokens(model: Network) -> Callable[[int, int], bool]:
     return lambda count, longest: count * longest <= TOKENS.get(model.device.type, 8192)
 
 

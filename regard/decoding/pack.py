@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import BundleError
-from regard.models import Model
+from regard.models import Network
 from regard.nn.attention import Projection
 from regard.nn.embedding import Deembedder, Embedder
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=Network)
 
 
 def packed(model: M) -> M:

@@ -16,8 +16,7 @@ from regard.decoding.pack import packed
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
 from regard.errors import BundleError, ConfigError, RegardError
-from regard.models import Encoder, Generator
-from regard.models import Model as Network
+from regard.models import Encoder, Generator, Network
 from regard.shipped import find_bundle, shipped
 from regard.text.tokenizer import Tokenizer
 

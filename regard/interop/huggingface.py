@@ -19,7 +19,7 @@ from regard.config import ModelConfig, parse_model
 from regard.errors import BundleError, ConversionError, RegardError, nearest
 from regard.interop import architectures
 from regard.interop.architectures import Part
-from regard.models import Model, build
+from regard.models import Network, build
 from regard.storage import read_json, read_tensors
 
 
@@ -88,7 +88,7 @@ def import_folder(folder: str | Path, out: str | Path) -> Path:
     return save_bundle(model, out, tokenizer=tokenizer if tokenizer.is_file() else None)
 
 
-def load_folder(folder: str | Path, backend: str = "sdpa") -> Model:
+def load_folder(folder: str | Path, backend: str = "sdpa") -> Network:
     """Our model with a Hugging Face folder's weights."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
-from regard.models.base import Generator, Memory, Model, State
+from regard.models.base import Generator, Memory, Network, State
 from regard.models.encoder import Encoder
 from regard.models.lm import LanguageModel
 from regard.models.rnn import RnnSeq2Seq
 from regard.models.seq2seq import Seq2Seq
 
-__all__ = ["Encoder", "Generator", "LanguageModel", "Memory", "Model", "RnnSeq2Seq", "Seq2Seq", "State", "build"]
+__all__ = ["Encoder", "Generator", "LanguageModel", "Memory", "Network", "RnnSeq2Seq", "Seq2Seq", "State", "build"]
 
 
-def build(config: ModelConfig, backend: str = "sdpa") -> Model:
+def build(config: ModelConfig, backend: str = "sdpa") -> Network:
     """A model with fresh weights, as the config describes it."""
     match config:
         case Seq2SeqConfig():

@@ -21,7 +21,7 @@ from regard.nn.cache import Cache, KeyValues
 from regard.nn.masks import Boundaries, Causal, Documents, Full, Mask, Padding, Prefix, Rule
 
 
-class Model(nn.Module):
+class Network(nn.Module):
     """A network and the config that made it. Token ids go in as `Tokens`, padded or packed."""
 
     config: ModelConfig
@@ -63,7 +63,7 @@ class State(ABC):
         """Only these sources are left."""
 
 
-class Generator(Model, ABC):
+class Generator(Network, ABC):
     """A model that writes: position by position, from logits over its vocabulary.
 
     None of the methods that take or give a state keeps anything for gradients: training calls the model itself.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.config import EncoderConfig
 from regard.data.batch import Tokens
 from regard.errors import ConfigError
-from regard.models.base import Model, check_length, self_mask
+from regard.models.base import Network, check_length, self_mask
 from regard.nn import backends
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.initial import initialise
@@ -16,7 +16,7 @@ from regard.nn.layers import ACTIVATIONS, GATED, Stack, make_norm
 from regard.nn.masks import Full, Rule, Window
 
 
-class Encoder(Model):
+class Encoder(Network):
     """Every word sees every word. What the vectors are for, the heads say: masked words, labels, or one vector for the whole text."""
 
     config: EncoderConfig

@@ -202,4 +202,4 @@ class Documents(Rule):
 
 def document_of(slots: Tensor, boundaries: Boundaries) -> Tensor:
     """The number of the document that each slot belongs to."""
-    return torch.bucketize(slots, boundaries.edges[1:], right=True)
+    return torch.bucketize(slots, boundaries.edges, right=True) - 1

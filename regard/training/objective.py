@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import Tokens
 from regard.data.collate import Batch
-from regard.models import Encoder, LanguageModel, Model, RnnSeq2Seq, Seq2Seq
+from regard.models import Encoder, LanguageModel, Network, RnnSeq2Seq, Seq2Seq
 from regard.nn.layers import Stack
 from regard.training.loss import cross_entropy, vocabulary_loss
 from regard.training.rdrop import r_drop
@@ -51,7 +51,9 @@ class Objective(nn.Module):
     compiles the search for documents wrongly.
     """
 
-    def __init__(self, model: Model, smoothing: float = 0.0, *, r_drop: float = 0.0, compiled: bool = False, tables: bool = False) -> None:
+    def __init__(
+        self, model: Network, smoothing: float = 0.0, *, r_drop: float = 0.0, compiled: bool = False, tables: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.smoothing, self.r_drop = smoothing, r_drop
@@ -121,7 +123,7 @@ class Objective(nn.Module):
         return model.fill(states)
 
 
-def _options(model: Model) -> dict[str, Any]:
+def _options(model: Network) -> dict[str, Any]:
     """For the compiler. Its way to have a norm's gradient and that of its weights in one pass is twice as slow where dropout comes in."""
     from torch._inductor import config  # loads the compiler: only where it is used
 

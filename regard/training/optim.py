@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import TrainingError, nearest
-from regard.models import Encoder, Model
+from regard.models import Encoder, Network
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.positions import Positions, RelativeBias
 from regard.recipe import TrainingSettings
@@ -109,7 +109,7 @@ class Optimizer:
             )
 
 
-def make_optimizer(model: Model, settings: TrainingSettings, *, fused: bool) -> Optimizer:
+def make_optimizer(model: Network, settings: TrainingSettings, *, fused: bool) -> Optimizer:
     """The optimizer of a model's parameters, all but those that the settings freeze.
 
     Weight decay is for matrices, embeddings and learned positions among them; norms, biases and relative position biases have none.
@@ -162,7 +162,7 @@ def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of gradients spread over several processes
 
 
-def _hidden(model: Model) -> set[nn.Parameter]:
+def _hidden(model: Network) -> set[nn.Parameter]:
     """The matrices from hidden state to hidden state; one of a single row is a vector by another name."""
     outer = _owned_by(model, Embedder, Deembedder, Positions)
     if isinstance(model, Encoder) and model.classifier is not None:

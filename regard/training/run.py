@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, save_bundle
 from regard.errors import TrainingError
-from regard.models import Model, build
+from regard.models import Network, build
 from regard.recipe import DataFile, Recipe, load_recipe, to_toml
 from regard.text.corpus import find
 from regard.training.average import average
@@ -125,7 +125,7 @@ def _write_bundle(recipe: Recipe, prepared: Prepared, weights: dict[str, Tensor]
     save_bundle(model, out / "bundle", tokenizer=out / TOKENIZER, source_tokenizer=source, card=_card(recipe, model, measured, out.name))
 
 
-def _card(recipe: Recipe, model: Model, measured: Validation, name: str) -> str:
+def _card(recipe: Recipe, model: Network, measured: Validation, name: str) -> str:
     """What was trained on what, and how good it is."""
     count = sum(parameter.numel() for parameter in model.parameters())
     lines = [f"# {name}", "", f"A model for the task `{recipe.task}`, of kind `{model.config.kind}`, with {count:,} parameters.", ""]

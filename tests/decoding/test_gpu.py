@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -211,3 +212,11 @@ def test_half_precision_finds_what_is_as_probable(kind: str, dtype: torch.dtype)
     exact = [outputs[0].score for outputs in decoded(moved(kind), SOURCES, METHODS["beam"])]
     rounded = [outputs[0].score for outputs in decoded(copy.deepcopy(moved(kind)).to(dtype), SOURCES, METHODS["beam"])]
     assert sum(abs(a - b) for a, b in zip(exact, rounded, strict=True)) / len(exact) < 0.1
+
+
+def test_threads_decode_side_by_side() -> None:
+    """Graphs are recorded by one at a time, and meanwhile the others go on."""
+    model, want = moved("gpt2"), decoded(on_cpu("gpt2"), SOURCES, METHODS["beam"])
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(lambda _: decoded(model, SOURCES, METHODS["beam"]), range(6)):
+            assert_same(found, want, WITHIN)

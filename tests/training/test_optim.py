@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.errors import TrainingError
-from regard.models import Model
+from regard.models import Network
 from regard.recipe import TrainingSettings
 from regard.training.optim import Optimizer, clip, learning_rate, make_optimizer
 from tests.families import FAMILIES, outputs, sentences, small
@@ -87,12 +87,12 @@ def test_muon_moves_hidden_matrices(name: str) -> None:
     assert not any(key.startswith(outer) or "bias" in key or "norm" in key or key.endswith("score.weight") for key in hidden)
 
 
-def gradients(model: Model, seed: int) -> None:
+def gradients(model: Network, seed: int) -> None:
     batch = Tokens.pad(sentences(5, 2, seed=seed)), Tokens.pad(sentences(4, 7, seed=seed + 1))
     outputs(model, *batch).logsumexp(-1).sum().backward()
 
 
-def train(model: Model, optimizer: Optimizer, steps: range) -> None:
+def train(model: Network, optimizer: Optimizer, steps: range) -> None:
     for step in steps:
         optimizer.set_lr(0.01 / step)
         optimizer.zero_grad()
