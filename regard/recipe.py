@@ -128,6 +128,9 @@ class DecodingSettings(Settings):
     length_penalty: Annotated[float, Field(ge=0)] = 1.0
     max_length: Positive = 128
     examples: NonNegative = 200  # of dev, decoded for BLEU at each validation; 0: none
+    tokenize: Literal["13a", "none", "intl", "char", "zh"] = (
+        "13a"  # sacreBLEU's tokenizer; "none" for text that is in tokens already, as papers on Multi30k score it
+    )
 
 
 class Recipe(Settings):

@@ -104,16 +104,16 @@ def _describe(trainer: Trainer, report: Report) -> None:
 
 
 def _final_weights(trainer: Trainer) -> dict[str, Tensor]:
-    """The average of the last checkpoints, or the moving average, or the best checkpoint, or simply the last weights."""
+    """The average of the last checkpoints, or those of the best checkpoint (its moving average, where there is one), or the last."""
     settings = trainer.settings
     if settings.average:
         regular = [
             kept for kept in trainer.checkpoints.all() if not kept.passing and kept.step <= trainer.progress.step and not kept.damage()
         ]
         return average(checkpoint.weights() for checkpoint in regular[-settings.average :])
-    if trainer.ema is not None:
-        return dict(whole(trainer.ema.weights()))
     best = trainer.checkpoints.best(trainer.report.say) if len(trainer.prepared.dev) else None
+    if trainer.ema is not None:
+        return dict(whole(trainer.ema.weights())) if best is None else dict(best.state()["ema"]["weights"])
     return dict(whole(trainer.objective.model.state_dict())) if best is None else best.weights()
 
 

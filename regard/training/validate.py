@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from regard.data.batch import Tokens
 from regard.data.collate import Form
 from regard.data.plan import make_plan
-from regard.decoding.runner import decode
+from regard.decoding.many import decode_many
 from regard.decoding.settings import Beam, Length, Rules
 from regard.evaluation.metrics import exact_match, perplexity, translation_scores
 from regard.models import Generator
@@ -20,8 +19,6 @@ from regard.recipe import Recipe
 from regard.training.distributed import World, gathered
 from regard.training.objective import Objective
 from regard.training.prepare import Prepared
-
-DECODE_TOKENS = 4096  # source tokens decoded at a time
 
 
 @dataclass(frozen=True)
@@ -87,23 +84,25 @@ def _translations(
     room = prepared.config.context - 1
     rows = zip(prepared.dev_rows, prepared.dev_tags, strict=True)
     sources = [[*source.encode(row.texts[0], tag)[:room], source.end_id] for row, tag in rows]
-    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    found: dict[int, str] = {}
     beam = Beam(size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty)
     rules = Rules(max_length=Length(plus=recipe.decoding.max_length))
-    while order:
-        size = max(1, DECODE_TOKENS // len(sources[order[-1]]) // recipe.decoding.beam_size)
-        part, order = order[-size:], order[:-size]
-        with precision():
-            outputs = decode(model, Tokens.pad([sources[index] for index in part], device=world.device), beam, rules)
-        found |= {index: target.decode(list(best[0].tokens)) for index, best in zip(part, outputs, strict=True)}
-    hypotheses = [found[index] for index in range(len(sources))]
+    with precision():
+        hypotheses = [target.decode(best[0].tokens) for best in decode_many(model, sources, beam, rules)]
     references = [row.texts[1] for row in prepared.dev_rows]
-    scores = translation_scores(hypotheses, references)
+    scores = translation_scores(hypotheses, references, tokenize=recipe.decoding.tokenize)
+    tags = sorted({tag for tag in prepared.dev_tags if tag is not None})
     return {
         "bleu": scores.bleu.value,
         "chrf": scores.chrf.value,
         "exact": exact_match(hypotheses, references),
         "signature": scores.bleu.signature,
+        **({f"bleu_{tag}": _bleu_of(tag, prepared, hypotheses, references, recipe) for tag in tags} if len(tags) > 1 else {}),
         "example": {"source": prepared.dev_rows[0].texts[0], "hypothesis": hypotheses[0], "reference": references[0]},
     }
+
+
+def _bleu_of(tag: str, prepared: Prepared, hypotheses: list[str], references: list[str], recipe: Recipe) -> float:
+    """That of one language: an average over several hides which of them suffers."""
+    mine = [number for number, other in enumerate(prepared.dev_tags) if other == tag]
+    written, wanted = [hypotheses[number] for number in mine], [references[number] for number in mine]
+    return translation_scores(written, wanted, tokenize=recipe.decoding.tokenize).bleu.value

@@ -440,3 +440,13 @@ def _wait(ready: Any) -> None:
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_the_bundle_has_the_moving_average_of_the_best_validation(tmp_path: Path) -> None:
+    """Not that of the last: training may have gone on for too long."""
+    wanted = recipe(tmp_path, training={"steps": 40, "validate_every": 10, "checkpoint_every": 10, "keep": 9, "ema": 0.9})
+    bundle = run_recipe(wanted, tmp_path / "run", console=QUIET)
+    best = Checkpoints(tmp_path / "run" / "checkpoints", keep=9).best(print)
+    assert best is not None
+    kept = best.state()["ema"]["weights"]
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in load_bundle(bundle).model.state_dict().items())
