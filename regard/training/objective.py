@@ -28,7 +28,7 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class _Placed(Tokens):
-    """Tokens whose positions were found before compiled code begins, which would search for them wrongly (PyTorch 2.11)."""
+    """Tokens whose positions were found before compiled code begins: it has no search among edges to compile, in any PyTorch."""
 
     where: Tensor | None = None
 
