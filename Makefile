@@ -7,8 +7,9 @@ READY := .venv/.ready
 
 demo: $(READY)  ## the notes' ideas, run in the terminal; then a trained model translates
 	@$(BIN)/regard demo
-	@printf '\nAnd a trained one, which comes with regard:\n\n'
+	@printf '\nAnd trained ones, which come with regard:\n\n'
 	$(BIN)/regard translate "I love you very much." "Where is the station?" "We are going to the beach tomorrow." --to it
+	$(BIN)/regard generate "I would like to" --seed 2
 
 test: $(READY)  ## every test that is not slow
 	$(BIN)/pytest -n auto -m "not slow"

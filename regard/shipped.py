@@ -11,8 +11,9 @@ FOLDER = Path(__file__).parent / "shipped_models"
 
 
 def shipped() -> dict[str, Path]:
-    """The folders of their bundles, by name."""
-    return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{CONFIG}"))}
+    """The folders of their bundles, by name; the translator first, because what several can do (score, evaluate) is asked of it."""
+    folders = sorted((path.parent for path in FOLDER.glob(f"*/{CONFIG}")), key=lambda folder: (folder.name != "translator", folder.name))
+    return {folder.name: folder for folder in folders}
 
 
 def find_bundle(name: str | Path) -> Path:

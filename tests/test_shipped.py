@@ -43,12 +43,12 @@ def translator() -> Model:
 
 
 def test_what_comes_with_regard() -> None:
-    assert list(shipped()) == ["translator"]
+    assert list(shipped()) == ["translator", "everyday"]
     for name, folder in shipped().items():
         assert is_bundle(folder)
         assert find_bundle(name) == folder
         assert max(path.stat().st_size for path in folder.iterdir()) < 20e6
-        assert sum(path.stat().st_size for path in folder.iterdir()) < 40e6
+        assert sum(path.stat().st_size for path in folder.iterdir()) < {"translator": 40e6, "everyday": 10e6}[name]
 
 
 @pytest.mark.parametrize("to", LANGUAGES)
@@ -68,6 +68,28 @@ def test_nothing_need_be_named(tmp_path: Path) -> None:
     assert done.stdout == "Ti amo molto.\n\nDov'è la stazione?\n"
 
 
+def test_it_writes(tmp_path: Path) -> None:
+    """Without a model or a network: sentences that begin as they were told to, the same with the same seed."""
+    asked = ["generate", "I would like to", "--samples", "4", "--format", "json", "--seed"]
+    done = [run(*asked, seed) for seed in ("1", "1", "2")]
+    assert [each.code for each in done] == [0, 0, 0]
+    assert done[0].out == done[1].out != done[2].out
+    found = json.loads(done[0].out)
+    texts = [found["text"], *(other["text"] for other in found["alternatives"])]
+    assert len(texts) == 4
+    assert len(set(texts)) > 1
+    for text in texts:
+        assert text.startswith(" ")  # it goes on from the prompt
+        assert text[-1] in '.!?"'
+    assert shipped_for("generate") == "everyday"
+
+
+def test_it_finds_english_likelier_than_nonsense() -> None:
+    model = regard.load("everyday", device="cpu")
+    said, shuffled = model.score(["Where is the nearest station?", "station Where nearest the is?"])
+    assert said.log_probability > shuffled.log_probability + 5
+
+
 def test_the_first_that_can_is_taken(translator: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {shipped_for(verb) for verb in translator.verbs} == {"translator"}
     asked: list[str] = []
@@ -81,7 +103,7 @@ def test_the_first_that_can_is_taken(translator: Model, monkeypatch: pytest.Monk
     assert asked[-1] == "mine"
 
 
-@pytest.mark.parametrize(("verb", "task"), [("generate", "lm"), ("classify", "classify"), ("fill", "mlm"), ("embed", "mlm or classify")])
+@pytest.mark.parametrize(("verb", "task"), [("classify", "classify"), ("fill", "mlm"), ("embed", "mlm or classify")])
 def test_what_none_of_them_can(verb: str, task: str) -> None:
     done = run(verb, "a lovely film")
     wanted = f"no model that comes with regard can {verb}; give yours with --model, such as one trained with --task {task}"
@@ -96,11 +118,13 @@ def test_an_unknown_name() -> None:
     done = run("translate", "Hello.", "--model", "polyglot")
     assert done.code == 1
     assert "there is no model 'polyglot'; give the folder of a bundle" in done.err
-    assert "known: translator" in done.err
+    assert "known: everyday, translator" in done.err
 
 
 def test_models_lists_them(translator: Model) -> None:
-    [told] = json.loads(run("models", "--format", "json").out)
+    told, other = json.loads(run("models", "--format", "json").out)
+    assert (other["name"], other["parameters"]) == ("everyday", 8_805_440)
+    assert "generate" in other["verbs"]
     assert told["name"] == "translator"
     assert told["about"] == about(shipped()["translator"])
     assert told["verbs"] == list(translator.verbs)
@@ -111,6 +135,15 @@ def test_models_lists_them(translator: Model) -> None:
     assert (shown.code, shown.err) == (0, "")
     for part in ("translator", told["about"], "translate, score, evaluate", ", ".join(LANGUAGES), "34,997,248 parameters", "MB on disk"):
         assert part in shown.out
+
+
+def test_the_other_card_says_what_it_is_too() -> None:
+    card = (shipped()["everyday"] / "README.md").read_text(encoding="utf-8")
+    results = (Path(__file__).parent.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    assert about(shipped()["everyday"]).startswith("Writes everyday English")
+    assert "sentences of tatoeba.org, CC-BY 2.0 FR" in card
+    [figures] = re.findall(r"as it lies here \| (\S+) \| (\S+) \|", card)
+    assert f"perplexity {figures[0]} a token, {figures[1]} a word" in results
 
 
 def test_info_knows_them() -> None:
