@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.evaluation.lengths import Span
 from regard.evaluation.metrics import Confusion, Scores
 
 MOST_COLUMNS = 20  # labels up to which a confusion may be shown whole
@@ -45,6 +48,17 @@ def show_confusion(confusion: Confusion, console: Console | None = None) -> None
     console.print()
     accuracy = f"accuracy {confusion.accuracy:.1%} of {sum(map(sum, confusion.counts)):,} examples"
     console.print(Text(f"{accuracy}, macro F1 {confusion.macro_f1:.1%}", style="bold"))
+
+
+def show_by_length(curves: Mapping[str, Sequence[Span]], console: Console | None = None) -> None:
+    """Prints BLEU for each span of source lengths, a column for each model, with what chance may do."""
+    console = console or Console()
+    table = plain_table(header=True)
+    for heading in ("words of the source", "sentences", *curves):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    for row in zip(*curves.values(), strict=True):
+        table.add_row(row[0].name, f"{row[0].examples:,}", *(f"{span.bleu:.1f} ± {span.chance:.1f}" for span in row))
+    console.print(table)
 
 
 def show_signatures(signatures: list[tuple[str, str]], console: Console) -> None:
