@@ -19,6 +19,8 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu", "geglu-tanh"]
 Bias = Literal["all", "qkv", "none"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+Task = Literal["translate", "lm", "mlm", "classify"]
+Cut = Literal["end", "middle"]
 
 
 class Settings(BaseModel):
@@ -50,12 +52,16 @@ class Vocabulary(Settings):
     pad_token: int = 0
     start_token: int = 1  # what a decoder reads before its first word
     end_token: int = 2  # what it says when it is done
+    stop_tokens: tuple[int, ...] = ()  # others that end what it writes, such as the end of a turn in a conversation
+    task: Task | None = None  # what it was trained for; None: not said, as in bundles from elsewhere or from before this was written down
 
     @model_validator(mode="after")
     def _tokens_exist(self) -> Self:
         for name in ("pad_token", "start_token", "end_token"):
             if not 0 <= getattr(self, name) < self.vocabulary:
                 raise ValueError(f"{name} = {getattr(self, name)} is not in a vocabulary of {self.vocabulary}; set it too")
+        if not all(0 <= token < self.vocabulary for token in self.stop_tokens):
+            raise ValueError(f"stop_tokens = {self.stop_tokens} are not all in a vocabulary of {self.vocabulary}; set them too")
         return self
 
 
@@ -142,8 +148,17 @@ class EncoderConfig(Transformer):
     token_types: Annotated[int, Field(ge=0)] = 0  # BERT's sentence A or B; 0: none
     masked_words: bool = False  # a head that fills in masked words
     pooler: bool = False  # BERT's dense layer and tanh over the pooled vector
+    pooler_activation: Literal["tanh", "relu"] = "tanh"  # relu: DistilBERT's
     pooling: Literal["first", "mean"] = "mean"
+    normalised: bool = False  # the vectors of texts have length 1, as sentence encoders' do that were trained on their angles
     labels: tuple[str, ...] = ()  # a classification head with these labels
+    longest_text: Positive | None = None  # in tokens, start and end among them: longer texts are cut to it; None: to the context
+    cut: Cut = "end"  # where a longer text loses what is too much: its end, or its middle, so that head and tail are read
+
+    @property
+    def room(self) -> int:
+        """How many tokens of a text are read, start and end among them."""
+        return min(self.longest_text or self.context, self.context)
 
 
 class RnnConfig(Vocabulary):

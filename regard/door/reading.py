@@ -12,7 +12,8 @@ from regard.data.batch import Tokens
 from regard.decoding.many import read_many
 from regard.door.results import Choice, Filled, Labelled
 from regard.errors import ConfigError, RegardError, ShapeError, nearest
-from regard.text.tokenizer import Tokenizer
+from regard.text.cut import shortened
+from regard.text.tokenizer import Frame, Tokenizer
 
 if TYPE_CHECKING:
     from regard.door import Model
@@ -31,12 +32,14 @@ def classify(model: Model, texts: list[str], first: int) -> list[Labelled]:
 
 def text_ids(model: Model, texts: list[str], first: int) -> list[list[int]]:
     """Each text between start and end token, cut where it is too long."""
-    room = model.config.context - 2
-    encoded = model.tokenizer.encode_batch(texts)
+    tokenizer, config = model.tokenizer, model.encoder.config
+    around = Frame((tokenizer.start_id,), (tokenizer.end_id,))
+    room = config.room - len(tokenizer.framed((), around))
+    encoded = tokenizer.encode_batch(texts)
     for number, ids in enumerate(encoded):
         if len(ids) > room:
             model.warn(f"{model.place(first + number)}: {len(ids)} tokens, and {model.name} reads {room}; the rest was left out")
-    return [[model.tokenizer.start_id, *ids[:room], model.tokenizer.end_id] for ids in encoded]
+    return [tokenizer.framed(shortened(ids, room, config.cut), around) for ids in encoded]
 
 
 def fill(model: Model, texts: list[str], choices: int, first: int) -> list[Filled]:
@@ -53,26 +56,37 @@ def around_masks(model: Model, text: str, number: int) -> list[str]:
     parts = MASKED.split(text)
     if len(parts) == 1:
         raise RegardError(f"{model.place(number)}: there is no [MASK] to fill; write [MASK] where a word is missing: {text[:60]!r}")
-    if model.tokenizer.unknown_id is None:  # over bytes, a word has the space before it within
-        parts[:-1] = [part.removesuffix(" ") for part in parts[:-1]]
     return parts
 
 
 def masked_ids(model: Model, parts: list[str], number: int) -> list[int]:
     """The tokens of a text, with the mask token between its parts."""
     tokenizer = model.tokenizer
-    ids = [tokenizer.start_id, *tokenizer.encode(parts[0])]
-    for part in parts[1:]:
-        ids += [tokenizer.mask_id, *_following(tokenizer, part)]
-    ids.append(tokenizer.end_id)
+    if tokenizer.frame is not None:  # one from elsewhere knows its mask by name, and what to do with the spaces around it
+        [name] = tokenizer.pieces([tokenizer.mask_id])
+        ids = tokenizer.frame.put(tokenizer.encode(name.join(parts)))
+    else:
+        ids = _joined_by_masks(tokenizer, _without_spaces(tokenizer, parts))
     if len(ids) > model.config.context:
         raise ShapeError(f"{model.place(number)}: {len(ids)} tokens, and {model.name} reads {model.config.context}; shorten it")
     return ids
 
 
+def _without_spaces(tokenizer: Tokenizer, parts: list[str]) -> list[str]:
+    """The parts without the space before each mask, where it is within the word that is missing."""
+    return [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:] if tokenizer.spaced else parts
+
+
+def _joined_by_masks(tokenizer: Tokenizer, parts: list[str]) -> list[int]:
+    ids = [tokenizer.start_id, *tokenizer.encode(parts[0])]
+    for part in parts[1:]:
+        ids += [tokenizer.mask_id, *_following(tokenizer, part)]
+    return [*ids, tokenizer.end_id]
+
+
 def _following(tokenizer: Tokenizer, part: str) -> list[int]:
     """The tokens of a text that goes on from another. Over bytes, a text on its own is encoded as if a space stood before it."""
-    if tokenizer.unknown_id is not None or not part:
+    if not tokenizer.spaced or not part:
         return tokenizer.encode(part)
     if part[0].isspace():
         return tokenizer.encode(part.removeprefix(" "))
@@ -102,15 +116,16 @@ def _filled(model: Model, parts: list[str], states: Tensor, choices: int) -> Fil
     logits[:, sorted(tokenizer.special_ids)] = float("-inf")
     best = logits.softmax(-1).topk(min(choices, tokenizer.size - len(tokenizer.special_ids)), -1)
     words = [tokenizer.pieces(row) for row in best.indices.tolist()]
+    parts = _without_spaces(tokenizer, parts)
     text = parts[0] + "".join(own[0] + part for own, part in zip(words, parts[1:], strict=True))
-    if not parts[0] and tokenizer.unknown_id is None:
+    if not parts[0] and tokenizer.spaced:
         text = text.removeprefix(" ")  # of the first word
     found = [tuple(Choice(word.strip(), chance) for word, chance in zip(own, row, strict=True))
              for own, row in zip(words, best.values.tolist(), strict=True)]  # fmt: skip
     return Filled(text, tuple(found))
 
 
-def embed(model: Model, texts: list[str], pooling: str | None, normalise: bool, first: int) -> Tensor:
+def embed(model: Model, texts: list[str], pooling: str | None, normalise: bool | None, first: int) -> Tensor:
     if pooling is not None and pooling not in POOLINGS:
         raise ConfigError(f"pooling = {pooling!r} is unknown; {nearest(pooling, POOLINGS)}")
     encoder = model.encoder
@@ -119,4 +134,5 @@ def embed(model: Model, texts: list[str], pooling: str | None, normalise: bool, 
     vectors = torch.stack(
         read_many(encoder, text_ids(model, texts, first), lambda states, tokens: encoder.vectors(states, tokens, pooling))
     )
-    return torch.nn.functional.normalize(vectors, dim=-1) if normalise else vectors
+    unit = encoder.config.normalised if normalise is None else normalise
+    return torch.nn.functional.normalize(vectors, dim=-1) if unit else vectors

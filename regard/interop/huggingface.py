@@ -1,96 +1,48 @@
-"""Turns a local Hugging Face folder (BERT, GPT-2, T5, Marian, Llama) into a bundle, without the transformers library.
+"""Turns a local Hugging Face folder into a bundle that takes raw text, without the transformers library.
 
 Each architecture says what its config means in ours and where each of our tensors comes from. Tensors that we keep as one (Q, K and V;
-a gate and its content) are joined on the way.
+a gate and its content) are joined on the way. The tokenizer comes along, and of a sentence encoder how it makes one vector of many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.bundle import TOKENIZER, fill, save_bundle
+from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, default_card, fill, save_bundle
 from regard.config import ModelConfig, parse_model
 from regard.errors import BundleError, ConversionError, RegardError, nearest
-from regard.interop import architectures
-from regard.interop.architectures import Part
+from regard.interop.architectures import ARCHITECTURES, Architecture
+from regard.interop.folder_tokenizer import read_tokenizers
+from regard.interop.sentences import Sentences
 from regard.models import Network, build
 from regard.storage import read_json, read_tensors
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """How one family of theirs reads in ours."""
-
-    config: Callable[[dict[str, Any], set[str]], dict[str, Any]]  # their config and tensor names to our settings
-    parts: Callable[[dict[str, Any]], Iterator[Part]]  # our settings to where each tensor comes from
-    classes: tuple[str, ...]  # of theirs, that we have a counterpart for
-    embedding: str
-    output: str = "lm_head.weight"  # a copy of the embedding where they are tied, often left out of the file
-    prefix: str = ""  # what a model with a head puts before the names of the bare one
-    ignored: tuple[str, ...] = ()  # ends of the names of tensors that hold nothing of their own
-
-
-ARCHITECTURES = {
-    "bert": Architecture(
-        architectures.bert_config,
-        architectures.bert_parts,
-        ("BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification"),
-        prefix="bert.",
-        embedding="embeddings.word_embeddings.weight",
-        output="cls.predictions.decoder.weight",
-        ignored=("position_ids", "predictions.decoder.bias", "seq_relationship.weight", "seq_relationship.bias"),
-    ),
-    "gpt2": Architecture(
-        architectures.gpt2_config,
-        architectures.gpt2_parts,
-        ("GPT2Model", "GPT2LMHeadModel"),
-        prefix="transformer.",
-        embedding="wte.weight",
-        ignored=(".attn.bias", ".attn.masked_bias"),
-    ),
-    "t5": Architecture(
-        architectures.t5_config,
-        architectures.t5_parts,
-        ("T5Model", "T5ForConditionalGeneration", "T5WithLMHeadModel"),
-        embedding="shared.weight",
-        ignored=("coder.embed_tokens.weight",),
-    ),
-    "marian": Architecture(
-        architectures.marian_config,
-        architectures.marian_parts,
-        ("MarianModel", "MarianMTModel"),
-        prefix="model.",
-        embedding="shared.weight",
-        ignored=("embed_positions.weight", "coder.embed_tokens.weight"),
-    ),
-    "llama": Architecture(
-        architectures.llama_config,
-        architectures.llama_parts,
-        ("LlamaForCausalLM",),
-        prefix="model.",
-        embedding="embed_tokens.weight",
-        ignored=("rotary_emb.inv_freq",),
-    ),
-}
-
-
 def import_folder(folder: str | Path, out: str | Path) -> Path:
-    """Reads a Hugging Face folder and writes the bundle; the tokenizer comes along where it is a tokenizer.json."""
-    folder = Path(folder)
+    """Reads a Hugging Face folder and writes the bundle, with its tokenizer where the folder has one."""
+    sentences = Sentences.read(Path(folder))
     model = load_folder(folder)
-    tokenizer = folder / TOKENIZER
-    return save_bundle(model, out, tokenizer=tokenizer if tokenizer.is_file() else None)
+    kind = str(read_json(sentences.inner / "config.json")["model_type"])
+    found = read_tokenizers(sentences.inner, kind, model.config)
+    with tempfile.TemporaryDirectory() as place:
+        paths: list[Path | None] = [None, None]
+        for number, (name, tokenizer) in enumerate(zip((TOKENIZER, SOURCE_TOKENIZER), found or (), strict=False)):
+            if tokenizer is not None:
+                paths[number] = Path(place) / name
+                sentences.lowered(tokenizer).save(Path(place) / name)
+        card = f"{default_card(model)}\nImported from a Hugging Face folder ({kind}).\n"
+        return save_bundle(model, out, tokenizer=paths[0], source_tokenizer=paths[1], card=card)
 
 
 def load_folder(folder: str | Path, backend: str = "sdpa") -> Network:
     """Our model with a Hugging Face folder's weights."""
-    folder = Path(folder)
+    sentences = Sentences.read(Path(folder))
+    folder = sentences.inner
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is no folder"
         raise ConversionError(f"{folder} {what}; give the folder that save_pretrained() wrote")
@@ -106,7 +58,7 @@ def load_folder(folder: str | Path, backend: str = "sdpa") -> Network:
         raise ConversionError(f"{folder / 'config.json'}: a {classes[0]} can't be imported; known: {', '.join(architecture.classes)}")
     try:
         tensors = _bare(read_tensors(folder), architecture)
-        config = _config(architecture, theirs, set(tensors), folder)
+        config = _config(architecture, theirs, set(tensors), sentences)
         with torch.device("meta"):
             model = build(config, backend)
         fill(model, _convert(architecture, config, tensors, folder), folder)
@@ -129,9 +81,10 @@ def _bare(tensors: dict[str, Tensor], architecture: Architecture) -> dict[str, T
     return bare
 
 
-def _config(architecture: Architecture, theirs: dict[str, Any], names: set[str], folder: Path) -> ModelConfig:
+def _config(architecture: Architecture, theirs: dict[str, Any], names: set[str], sentences: Sentences) -> ModelConfig:
+    folder = sentences.inner
     try:
-        return parse_model(architecture.config(theirs, names))
+        return parse_model(architecture.config(theirs, names) | sentences.settings)
     except KeyError as error:
         raise ConversionError(f"{folder / 'config.json'} lacks {error}; is it complete?") from error
     except (TypeError, ValueError, AttributeError, IndexError) as error:

@@ -52,7 +52,9 @@ class Encoder(Network):
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         """One vector for each sequence (sequences, width): its first token's, or the mean of all."""
         pooled = self.vectors(states, tokens)
-        return pooled if self.pooler is None else torch.tanh(self.pooler(pooled))
+        if self.pooler is None:
+            return pooled
+        return torch.relu(self.pooler(pooled)) if self.config.pooler_activation == "relu" else torch.tanh(self.pooler(pooled))
 
     def vectors(self, states: Tensor, tokens: Tokens, pooling: str | None = None) -> Tensor:
         """The same without what a head adds, to compare texts by; `pooling`: "first" or "mean", by default as the config says."""
@@ -76,7 +78,11 @@ class MaskedWords(nn.Module):
         self.deembed = Deembedder(config.width, config.vocabulary, tied=config.tied, bias=True, scale=config.logit_scale)
 
     def forward(self, states: Tensor, embedder: Embedder) -> Tensor:
-        return self.deembed(self.norm(self.activation(self.dense(states))), embedder)
+        return self.deembed(self.vectors(states), embedder)
+
+    def vectors(self, states: Tensor) -> Tensor:
+        """What is compared with the embedding of each word."""
+        return self.norm(self.activation(self.dense(states)))
 
 
 def _first(states: Tensor, tokens: Tokens) -> Tensor:
@@ -90,9 +96,10 @@ def _first(states: Tensor, tokens: Tokens) -> Tensor:
 def _mean(states: Tensor, tokens: Tokens) -> Tensor:
     count = tokens.lengths.clamp(min=1)[:, None]
     if tokens.edges is not None:
-        total = states.new_zeros(len(tokens.lengths), states.shape[-1])
-        owner = torch.arange(len(tokens.lengths), device=states.device).repeat_interleave(tokens.lengths)
-        return total.index_add(0, owner, states[0, : owner.shape[0]]) / count
+        # Summed in float32 at least, whatever the states are: a long document would be rounded away. Nothing here waits for the device.
+        wide = torch.promote_types(states.dtype, torch.float32)
+        owner = torch.bucketize(torch.arange(states.shape[1], device=states.device), tokens.edges, right=True) - 1
+        return torch.zeros(len(count), states.shape[-1], dtype=wide, device=states.device).index_add(0, owner, states[0].to(wide)) / count
     if tokens.real is not None:
         states = states * tokens.real[:, :, None]
     return states.sum(1) / count

@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +34,22 @@ NO_SPACE_AFTER = r"(?<=[(\[{«“¿¡]) "
 UNIGRAM_WORDS = 300_000  # the most frequent ones, which the pieces of a unigram vocabulary are chosen by
 LONGEST_PIECE = 32  # in bytes
 BATCH = 10_000  # texts encoded at a time: the library's own results take far more memory than the ids in them
+FOREIGN = '{"regard":'  # how the file of a tokenizer from elsewhere begins
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens that go before and after a text."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def put(self, ids: Sequence[int], room: int | None = None) -> list[int]:
+        """The ids within the frame, cut where both together would be longer than `room`."""
+        return [*self.before, *(ids if room is None else ids[: max(0, room - len(self))]), *self.after]
 
 
 class Tokenizer:
@@ -43,6 +60,10 @@ class Tokenizer:
     closing punctuation or after opening brackets. With `lowercase`, what comes back is in lower case.
     """
 
+    frame: Frame | None = None  # what its own library puts around a text, for one from elsewhere; None: what the model's family does
+    spaced: bool  # a token has the space before it within, as over bytes
+    tags: tuple[str, ...]
+
     def __init__(self, library: tokenizers.Tokenizer) -> None:
         self._library = library
         # Only `encode` and the model choose special tokens: "<end>" in a text of a user is five ordinary characters.
@@ -51,9 +72,10 @@ class Tokenizer:
         self._special: dict[str, int] = {token.content: id for id, token in sorted(added.items()) if token.special}
         missing = [name for name in SPECIAL if name not in self._special]
         if missing:
-            raise BundleError(f"the tokenizer has no {', '.join(missing)}; it was not made by regard")
-        self.pad_id, self.start_id, self.end_id, self.mask_id = (self._special[name] for name in SPECIAL)
+            raise BundleError(f"the tokenizer has no {', '.join(missing)}; it was not made by regard, so use: regard import")
+        self.pad_id, self.start_id, self.end_id = (self._special[name] for name in (PAD, START, END))
         self.unknown_id = self._special.get(UNKNOWN)  # None where every text can be encoded
+        self.spaced = self.unknown_id is None
         self.tags = tuple(name[len("<to:") : -1] for name in self._special if name.startswith("<to:"))
 
     @classmethod
@@ -74,7 +96,8 @@ class Tokenizer:
         return cls(library)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> Tokenizer:
+        """A tokenizer of ours, or one from elsewhere that was imported."""
         path = Path(path)
         try:
             content = path.read_text(encoding="utf-8")
@@ -88,14 +111,19 @@ class Tokenizer:
             raise BundleError(f"{path}: {error}") from error
 
     @classmethod
-    def from_json(cls, content: str) -> Self:
-        try:
-            library = tokenizers.Tokenizer.from_str(content)
-        except Exception as error:  # the library raises nothing narrower
-            raise BundleError(f"the tokenizer is damaged or of another format ({error}); copy it again from where it came") from error
-        return cls(library)
+    def from_json(cls, content: str) -> Tokenizer:
+        if content.startswith(FOREIGN):
+            from regard.text.foreign import ForeignTokenizer
+
+            return ForeignTokenizer.from_json(content)
+        return cls(open_library(content))
 
     def to_json(self) -> str:
+        """What tokenizer.json says."""
+        return self._library.to_str()
+
+    def library_json(self) -> str:
+        """The same as the tokenizers library reads it."""
         return self._library.to_str()
 
     def save(self, path: str | Path) -> None:
@@ -116,6 +144,10 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hash that changes with anything that changes how text is encoded."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def mask_id(self) -> int:
+        return self._special[MASK]
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -139,15 +171,22 @@ class Tokenizer:
             )
         return self._special[f"<to:{tag}>"]
 
-    def encode(self, text: str, tag: str | None = None) -> list[int]:
-        """Token ids, with no start or end around them; the tag comes first where one is given."""
-        return self.encode_batch([text], tag)[0]
+    def encode(self, text: str, tag: str | None = None, *, markup: bool | None = None) -> list[int]:
+        """Token ids, with no start or end around them; the tag comes first where one is given.
 
-    def encode_batch(self, texts: Sequence[str], tag: str | None = None) -> list[list[int]]:
+        `markup`: whether the name of a special token in a text is that token. By default it is not, but for a tokenizer from elsewhere.
+        """
+        return self.encode_batch([text], tag, markup=markup)[0]
+
+    def encode_batch(self, texts: Sequence[str], tag: str | None = None, *, markup: bool | None = None) -> list[list[int]]:
         """Many texts at once, on all cores."""
         first = [] if tag is None else [self.tag_id(tag)]
         batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
-        return [first + encoding.ids for batch in batches for encoding in self._encodings(batch)]
+        return [first + encoding.ids for batch in batches for encoding in self._encodings(batch, markup)]
+
+    def framed(self, ids: Sequence[int], family: Frame, room: int | None = None) -> list[int]:
+        """A text as a model reads it: between the tokens that its family puts around one, or a foreign tokenizer its own."""
+        return (family if self.frame is None else self.frame).put(ids, room)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids; special tokens, the unknown one among them, give nothing."""
@@ -171,14 +210,26 @@ class Tokenizer:
             return token
         return bytes(BYTE_OF[symbol] for symbol in token).decode("utf-8", "backslashreplace")
 
-    def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+    def _reader(self, markup: bool | None) -> tokenizers.Tokenizer:
+        if markup:
+            raise RegardError("to a tokenizer of ours, names of special tokens in a text are ordinary text; leave markup out")
+        return self._library
+
+    def _encodings(self, texts: Sequence[str], markup: bool | None) -> list[tokenizers.Encoding]:
         try:
-            return self._library.encode_batch_fast(texts, add_special_tokens=False)
+            return self._reader(markup).encode_batch_fast(texts, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             broken = next((text for text in texts if isinstance(text, str) and re.search("[\ud800-\udfff]", text)), None)
             if broken is None:
                 raise
             raise RegardError(f"half of a character (a lone surrogate) in {broken[:40]!r}; read the text as UTF-8") from error
+
+
+def open_library(content: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises nothing narrower
+        raise BundleError(f"the tokenizer is damaged or of another format ({error}); copy it again from where it came") from error
 
 
 def _tag_token(tag: str) -> str:
