@@ -12,23 +12,6 @@ import typer
 from regard.cli.app import DataDir, Format, FormatOption, TaskName, app
 
 
-@app.command("import")
-def import_(
-    folder: Annotated[Path, typer.Argument(help="A local Hugging Face folder: BERT, GPT-2, T5, Marian or Llama.")],
-    out: Annotated[Path, typer.Argument(help="Where to write the bundle.")],
-) -> None:
-    """Turn a Hugging Face model into a bundle."""
-    from regard.bundle import TOKENIZER, read_config
-    from regard.interop.huggingface import import_folder
-    from regard.view.summary import describe, summarise
-
-    import_folder(folder, out)
-    if not (out / TOKENIZER).is_file():
-        print(f"regard: {folder} has no {TOKENIZER}, so the bundle takes token ids, not text", file=sys.stderr)
-    summary = summarise(read_config(out))
-    print(f"{out}: {describe(summary.config)}, {summary.parameters:,} parameters", file=sys.stderr)
-
-
 @app.command()
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe (TOML). Without one, give --task and --train.")] = None,
@@ -36,6 +19,10 @@ def train(
     train: Annotated[list[str] | None, typer.Option(help="A file to learn from; may be given again.")] = None,
     dev: Annotated[
         list[str] | None, typer.Option(help="A file to validate on; without one, some of the training data is kept apart.")
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", help="A bundle to begin with: its weights, shape and tokenizer; heads for a new task are made anew."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/NAME by default.")] = None,
     set: Annotated[list[str] | None, typer.Option(help="A setting of the recipe, as training.lr=1e-3; may be given again.")] = None,
@@ -53,11 +40,13 @@ def train(
     if out is None:
         out = Path("runs") / (recipe.stem if recipe is not None else task.value if task is not None else "run")
     if resume and recipe is None and task is None:
+        if from_ is not None:
+            raise typer.BadParameter("a run that is resumed goes on from its own checkpoint; leave --from out")
         wanted = recipe_of(out, set)
     elif recipe is not None:
-        wanted = load_recipe(recipe, set or [])
+        wanted = load_recipe(recipe, [*([] if from_ is None else [f"model.from={json.dumps(from_)}"]), *(set or [])])
     elif task is not None and train:
-        wanted = fitting_recipe(task.value, train, dev or [], [parse_change(change) for change in set or []], data_dir)
+        wanted = fitting_recipe(task.value, train, dev or [], [parse_change(change) for change in set or []], data_dir, from_)
         print(describe(wanted), file=sys.stderr)
     else:
         raise typer.BadParameter("give a recipe, or --task and --train")

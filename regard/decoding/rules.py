@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from regard.decoding.grammar import Grammatical
 from regard.decoding.settings import Rules
 from regard.errors import ConfigError
 
@@ -29,12 +30,13 @@ class Steering:
     """The rules made ready for a batch of sources."""
 
     rules: Rules
-    end: int
+    ends: tuple[int, ...]  # tokens after which nothing more is written
     limit: Tensor  # (sources,), tokens written at most
     least: Tensor  # (sources,)
     forced: Tensor | None = None  # (sources, longest prefix), -1 after its end
     given: int = 0  # words of the history that were there before the first
     never: Tensor | None = None  # (n,), tokens that are never chosen
+    grammar: Grammatical | None = None
 
     @classmethod
     def of(
@@ -43,6 +45,7 @@ class Steering:
         lengths: Sequence[int],
         end: int,
         *,
+        stops: Sequence[int] = (),
         prefixes: Sequence[Sequence[int]] | None = None,
         most: Sequence[int] | None = None,
         device: torch.device | str | None = None,
@@ -61,11 +64,20 @@ class Steering:
                     raise ConfigError(f"a prefix has {len(prefix)} tokens, and the model has room for {most[number]}; shorten it")
             forced = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], device=device)
         never = torch.tensor(rules.never, device=device) if rules.never else None
-        return cls(rules, end, torch.tensor(limits, device=device), torch.tensor(least, device=device), forced, never=never)
+        grammar = None if rules.grammar is None else Grammatical.of(rules.grammar, device)
+        limit, fewest = torch.tensor(limits, device=device), torch.tensor(least, device=device)
+        return cls(rules, (end, *stops), limit, fewest, forced, never=never, grammar=grammar)
 
     def silence(self, scores: Tensor) -> Tensor:
         """The scores themselves, with those of tokens turned off that are never chosen."""
         return scores if self.never is None else scores.index_fill_(-1, self.never, OFF)
+
+    def is_end(self, words: Tensor) -> Tensor:
+        """Which of the words (…) end what is written. One by one, since no graph can be recorded that fetches them from the host."""
+        found = words == self.ends[0]
+        for end in self.ends[1:]:
+            found |= words == end
+        return found
 
     @property
     def changes_nothing(self) -> bool:
@@ -73,6 +85,7 @@ class Steering:
         rules = self.rules
         return (
             self.forced is None
+            and self.grammar is None
             and not (rules.no_repeat or rules.banned or rules.required or rules.min_length.plus or rules.min_length.times)
             and rules.repetition_penalty == 1.0
         )
@@ -92,9 +105,13 @@ class Steering:
             _no_repeat(scores, history, self.rules.no_repeat)
         for word in self.rules.banned:
             _ban(scores, history, word)
-        scores[..., self.end].masked_fill_((written < self.least)[:, None], OFF)
+        if self.grammar is not None:
+            self.grammar.turn_off(scores, history)
+        early = (written < self.least)[:, None]
         if self.rules.required:
-            scores[..., self.end].masked_fill_(unmet(history[..., self.given :], self.rules.required), OFF)
+            early = early | unmet(history[..., self.given :], self.rules.required)
+        for end in self.ends:
+            scores[..., end].masked_fill_(early, OFF)
         return scores if self.forced is None else self._force(scores, own, written)
 
     def _force(self, scores: Tensor, own: Tensor, written: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nea
 from regard.evaluation.metrics import Confusion, Scores, confusion, exact_match, perplexity, translation_scores
 from regard.recipe import DataFile, Task
 from regard.text.corpus import Row, read_rows
+from regard.text.tokenizer import Frame
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,11 +32,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]  # told how many examples are done, and how many there are
 AT_ONCE = 1024  # rows worked on at a time
+WINDOWS_AT_ONCE = 64
 MASKED_SHARE = 0.15
 
 
 def score(model: Model, sources: list[str], targets: list[str] | None, to: str | None, first: int) -> list[Scored]:
-    if isinstance(model.config, LanguageModelConfig):
+    if isinstance(model.config, LanguageModelConfig) and "translate" not in model.verbs:
         if targets is not None:
             raise RegardError(f"{model.name} is a language model: give it texts to score, without targets")
         return [_scored(model, ids, logs) for ids, logs in _text_scores(model, sources)]
@@ -42,9 +45,9 @@ def score(model: Model, sources: list[str], targets: list[str] | None, to: str |
         raise RegardError(f"{model.name} scores targets for sources; give both")
     if len(sources) != len(targets):
         raise RegardError(f"{len(sources)} sources for {len(targets)} targets; each target needs its own source")
-    tag, end = language(model, to), model.config.end_token
-    read = [[*ids, end] for ids in model.source_tokenizer.encode_batch(sources, tag)]
-    written = [[*ids, end] for ids in model.tokenizer.encode_batch(targets)]
+    tag, around = language(model, to), Frame(after=(model.config.end_token,))
+    read = [model.source_tokenizer.framed(ids, around) for ids in model.source_tokenizer.encode_batch(sources, tag)]
+    written = [model.tokenizer.framed(ids, around) for ids in model.tokenizer.encode_batch(targets)]
     for number, (source, target) in enumerate(zip(read, written, strict=True)):
         for side, ids in (("source", source), ("target", target)):
             if len(ids) > model.config.context:
@@ -52,6 +55,11 @@ def score(model: Model, sources: list[str], targets: list[str] | None, to: str |
                 raise ShapeError(
                     f"{model.place(first + number)}: the {side} has {len(ids)} tokens and {model.name} reads {room}; shorten it"
                 )
+        together, room = len(source) + len(target) - 1, model.config.context  # the last is only foretold
+        if isinstance(model.config, LanguageModelConfig) and together > room:
+            raise ShapeError(
+                f"{model.place(first + number)}: source and target have {together} tokens and {model.name} reads {room} in all; shorten one"
+            )
     scores = score_many(model.generator, read, written)
     return [_scored(model, ids, logs) for ids, logs in zip(written, scores, strict=True)]
 
@@ -98,6 +106,7 @@ class Evaluation:
     scores: Scores | None = None
     confusion: Confusion | None = None
     tokenize: str = "13a"  # sacreBLEU's tokenizer
+    sources: tuple[str, ...] = field(default=(), repr=False)  # of translations
     outputs: tuple[str, ...] = field(default=(), repr=False)  # translations or labels
     references: tuple[str, ...] = field(default=(), repr=False)
     surprises: tuple[float, ...] = field(default=(), repr=False)  # summed -log P of each text
@@ -150,6 +159,7 @@ def evaluate(
     root: Path | None = None,
     limit: int | None = None,
     tokenize: str = "13a",
+    stride: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Evaluation:
@@ -157,6 +167,10 @@ def evaluate(
         raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}; {nearest(tokenize, known)}")
     file = data if isinstance(data, DataFile) else DataFile(path=str(data))
     name = file.path or f"{file.source} and {file.target}"
+    if stride is not None:
+        if options:
+            raise ConfigError(f"{next(iter(options))!r} is an option of translation; leave it out with a stride")
+        return _sliding(model, file, name, root, limit, stride, progress)
     rows = _rows(model, file, name, root, limit)
     common = {"model": model.name, "data": name, "examples": len(rows)}
     model = copy(model)  # so that only these messages name file and line
@@ -207,13 +221,23 @@ def _translations(
 ) -> Evaluation:
     outputs: list[str] = []
     references: list[str] = []
+    sources: list[str] = []
     for part in parts:
         found = model.translate([row.texts[0] for row in part], to, first=len(outputs), **options)
         outputs += [answer.text for answer in found]
         references += [row.texts[1] for row in part]
+        sources += [row.texts[0] for row in part]
     scores = translation_scores(outputs, references, tokenize=tokenize, ter=True)
     figures = {"exact": exact_match(outputs, references)}
-    return Evaluation(**common, figures=figures, scores=scores, tokenize=tokenize, outputs=tuple(outputs), references=tuple(references))
+    return Evaluation(
+        **common,
+        figures=figures,
+        scores=scores,
+        tokenize=tokenize,
+        sources=tuple(sources),
+        outputs=tuple(outputs),
+        references=tuple(references),
+    )
 
 
 def _labels(model: Model, rows: list[Row], parts: Iterator[list[Row]], common: dict[str, Any]) -> Evaluation:
@@ -228,7 +252,8 @@ def _labels(model: Model, rows: list[Row], parts: Iterator[list[Row]], common: d
         done += len(part)
     gold = tuple(row.texts[0] for row in rows)
     table = confusion(outputs, gold, known)
-    return Evaluation(**common, figures={"accuracy": table.accuracy}, confusion=table, outputs=tuple(outputs), references=gold)
+    figures = {"accuracy": table.accuracy, "macro_f1": table.macro_f1}
+    return Evaluation(**common, figures=figures, confusion=table, outputs=tuple(outputs), references=gold)
 
 
 def _texts(model: Model, parts: Iterator[list[Row]], common: dict[str, Any]) -> Evaluation:
@@ -240,14 +265,54 @@ def _texts(model: Model, parts: Iterator[list[Row]], common: dict[str, Any]) -> 
     return _surprise(tuple(texts), found, common)
 
 
-def _surprise(texts: tuple[str, ...], found: list[list[float]], common: dict[str, Any], *, whole: bool = True) -> Evaluation:
+def _surprise(texts: tuple[str, ...], found: list[list[float]], common: dict[str, Any], *, whole: bool = True, ends: int = 1) -> Evaluation:
     surprises, counts = tuple(-sum(logs) for logs in found), tuple(map(len, found))
     total = sum(surprises)
     figures = {"perplexity": perplexity(total, sum(counts)), "loss": total / sum(counts)}
     if whole:  # the end of each text counts as a word and as a character, as it does among the tokens
-        words, characters = sum(len(text.split()) + 1 for text in texts), sum(len(text) + 1 for text in texts)
+        words, characters = sum(len(text.split()) + ends for text in texts), sum(len(text) + ends for text in texts)
         figures |= {"perplexity_per_word": perplexity(total, words), "bits_per_character": total / characters / float(np.log(2))}
     return Evaluation(**common, figures=figures, references=texts, surprises=surprises, counts=counts)
+
+
+def _sliding(
+    model: Model, file: DataFile, name: str, root: Path | None, limit: int | None, stride: int, progress: Progress | None
+) -> Evaluation:
+    """The perplexity of all lines as one text, by a window as long as the context that moves on by `stride` tokens.
+
+    As Hugging Face defines it: a window counts the tokens that none before it has counted, each given all before it in the window, and
+    the very first token of the text, which nothing foretells, is not counted. There is no end token.
+    """
+    context = model.config.context
+    if not isinstance(model.config, LanguageModelConfig):
+        raise ConfigError(f"a stride is for language models; leave it out for {model.name}")
+    if not 1 <= stride <= context:
+        raise ConfigError(f"stride = {stride} should be between 1 and the {context} tokens that {model.name} reads at once")
+    text = "\n".join(row.texts[0] for row in islice(read_rows(file, "lm", root), limit))
+    ids = model.tokenizer.framed(model.tokenizer.encode(text), Frame(before=(model.config.start_token,)))
+    windows = list(sliding_windows(len(ids), context, stride))
+    if not text.strip() or not windows:
+        raise CorpusError(f"{name} has no text in it to evaluate on")
+    found: list[list[float]] = []
+    for begun in range(0, len(windows), WINDOWS_AT_ONCE):
+        if progress is not None:
+            progress(begun, len(windows))
+        some = windows[begun : begun + WINDOWS_AT_ONCE]
+        found += score_many(model.generator, [ids[start:fresh] for start, fresh, _ in some], [ids[fresh:stop] for _, fresh, stop in some])
+    return _surprise((text,), found, {"model": model.name, "data": name, "examples": len(windows)}, ends=0)
+
+
+def sliding_windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(start, first token that is counted, end) of each window over a text of so many tokens."""
+    counted = 1
+    for start in range(0, length, stride):
+        stop = min(start + context, length)
+        fresh = max(counted, start + 1)  # what a window begins with is foretold by nothing in it
+        if fresh < stop:
+            yield start, fresh, stop
+        counted = stop
+        if stop == length:
+            return
 
 
 @torch.inference_mode()
