@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from regard.config import ModelConfig, Positive, Settings, Share, explain, parse_model
+from regard.config import Cut, ModelConfig, Positive, Settings, Share, explain, parse_model
+from regard.config import Task as Task  # one of a model's settings, and what a recipe begins with
 from regard.errors import ConfigError, nearest
 from regard.presets import PRESETS
 
-Task = Literal["translate", "lm", "mlm", "classify"]
 NonNegative = Annotated[int, Field(ge=0)]
 
 
@@ -31,6 +31,7 @@ class DataFile(Settings):
     to: str | None = None  # a tag that tells the model what to write, such as a language
     script: str | None = None  # what the target is written in, such as "Devanagari"; rows in another are left out and counted
     weight: Annotated[float, Field(gt=0)] = 1.0  # how often it is visited, relative to its size
+    transpose: tuple[int, int] = (0, 0)  # MIDI: every song also in the keys from so many semitones lower (-5) to so many higher (6)
     sha256: str | None = None  # of the file as it lies there (of two, one after the other); a different one is an error
 
     @model_validator(mode="after")
@@ -69,7 +70,10 @@ class DataSettings(Settings):
     examples: Positive = 20000  # how many synthetic ones to train on
     unit: Literal["line", "document", "file"] = "line"  # of plain text: a line, what stands between blank lines, or all of it
     max_length: Positive = 256  # in tokens, of each side (or both, where one stack has both); longer pairs are left out, longer texts cut
+    cut: Cut = "end"  # classify: where a longer text loses what is too much: its end, or its middle, so that head and tail are read
     dev_share: Share = 0.02  # of the training examples, kept apart where no dev file is given
+    test_share: Share = 0.0  # of the training examples, kept apart where no test file is given, and written to test.tsv in the run's folder
+    split_seed: NonNegative = 0  # another one keeps other examples apart; a text that stands twice always falls on one side
     keep_apart: bool = True  # leave training rows out whose source (or text) stands in dev or test
     filter: FilterSettings = FilterSettings()
     balance: Annotated[float, Field(ge=0, le=1)] = 1.0  # a tag's share of the visits is as its size to this power; 1: as the data is
@@ -119,6 +123,7 @@ class TrainingSettings(Settings):
     parallel: Literal["ddp", "fsdp"] = "ddp"  # several processes: each has the whole model, or a part of every layer
     layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on a GPU
     freeze: tuple[str, ...] = ()  # parameters whose names begin so are left as they are
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # a layer learns so much slower than the one above it; 1: all alike
 
 
 class DecodingSettings(Settings):
@@ -139,7 +144,9 @@ class Recipe(Settings):
     task: Task
     data: DataSettings = DataSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
-    model: dict[str, Any] = Field(default_factory=dict)  # a preset and any setting of it; what is left out fits the task
+    # A preset and any setting of it; what is left out fits the task. Or from = a bundle: then its weights are what training begins with,
+    # and its shape and tokenizer are the model's.
+    model: dict[str, Any] = Field(default_factory=dict)
     training: TrainingSettings = TrainingSettings()
     decoding: DecodingSettings = DecodingSettings()
 
@@ -147,6 +154,32 @@ class Recipe(Settings):
     def _data_is_given(self) -> Self:
         if bool(self.data.train) == (self.data.synthetic is not None):
             raise ValueError("data.train names the files to learn from (or data.synthetic makes them up); give one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _one_test(self) -> Self:
+        data = self.data
+        if data.test_share and (data.test or not data.train):
+            raise ValueError(
+                "data.test_share takes a part of the training files, and data.test names files of its own; give one of the two"
+            )
+        if data.test_share and self.task not in ("classify", "translate"):
+            raise ValueError(
+                f"data.test_share keeps rows of a table apart, and task {self.task} reads plain text; name a file in data.test"
+            )
+        if data.test_share + data.dev_share >= 1 and not data.dev:
+            raise ValueError("data.test_share and data.dev_share together leave nothing to train on; lower them")
+        return self
+
+    @model_validator(mode="after")
+    def _shape_is_the_bundles(self) -> Self:
+        if self.begins_from is None:
+            return self
+        if "preset" in self.model:
+            raise ValueError("model.preset and model.from both say what the model is; take one of the two out")
+        own = sorted(self.tokenizer.model_fields_set) if "tokenizer" in self.model_fields_set else []
+        if own:
+            raise ValueError(f"tokenizer.{own[0]} is set, but with model.from the tokenizer is that of the bundle; take [tokenizer] out")
         return self
 
     @model_validator(mode="after")
@@ -176,6 +209,11 @@ class Recipe(Settings):
         return self.data.unit == "file" and self.task in ("lm", "mlm")
 
     @property
+    def begins_from(self) -> str | None:
+        """The bundle whose weights training begins with; None: it begins with chance."""
+        return str(self.model["from"]) if "from" in self.model else None
+
+    @property
     def kind(self) -> str:
         """The family of the model."""
         preset = PRESETS.get(str(self.model.get("preset")), {})
@@ -183,7 +221,7 @@ class Recipe(Settings):
 
     def model_config_for(self, **settings: Any) -> ModelConfig:
         """The config of the model that this recipe makes; `settings` are those that the data decides, such as the vocabulary."""
-        wanted = dict(self.model)
+        wanted = {key: value for key, value in self.model.items() if key != "from"}
         base: dict[str, Any] = {}
         name = wanted.pop("preset", None)
         if name is not None:
@@ -210,7 +248,8 @@ def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
 
 def to_toml(recipe: Recipe, leave_out: set[str] | None = None) -> str:
     """Every setting, defaults too, as a file that load_recipe reads back."""
-    tables = recipe.model_dump(mode="json", exclude_none=True, exclude=leave_out)
+    own = {"tokenizer"} if recipe.begins_from is not None else set()  # it is the bundle's
+    tables = recipe.model_dump(mode="json", exclude_none=True, exclude={*(leave_out or ()), *own})
     lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
     for name, table in tables.items():
         if isinstance(table, dict):

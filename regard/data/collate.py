@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from regard.data.visits import Indices
 from regard.recipe import Task
 
 EDGES_STEP = 128  # the number of packed documents is rounded up to this, so that compiled code meets few shapes
+PLACES_STEP = 128  # and that of masked words in a packed row, which are always as many
 
 Table = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -35,6 +37,12 @@ class Batch:
     tokens: int  # how many real tokens are read
     source: Tokens | None = None
     prefix: Tensor | None = None  # (sequences,), how much of each is given
+    places: Tensor | None = None  # (n,), where in the flattened labels something is counted, so that nothing else need be foretold
+
+    @property
+    def of_documents(self) -> bool:
+        """Whether there is one label for each sequence instead of one for each token."""
+        return self.labels.dim() == 1
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same batch with every tensor changed: moved, or pinned."""
@@ -45,6 +53,7 @@ class Batch:
             counted=change(self.counted),
             source=self.source and self.source.map(change),
             prefix=None if self.prefix is None else change(self.prefix),
+            places=None if self.places is None else change(self.places),
         )
 
 
@@ -58,7 +67,7 @@ class Form:
     vocabulary: int
     pad: int = 0
     mask: int = 3
-    special: int = 4  # ids below this are never masked
+    special: frozenset[int] = frozenset(range(4))  # ids that stand for no text, and are never masked
     mask_share: float = 0.15
     prefix_share: float | None = None  # for a prefix mask: at most this share of a text is given, where examples don't say it themselves
     packed: int | None = None  # the size of a packed row; None: padded
@@ -70,10 +79,11 @@ class Form:
         text = self._gather(store.target, indices, shifted=self.task in ("translate", "lm"), recut=recut)
         source = None if store.source is None else self._gather(store.source, indices).tokens
         sequences = len(indices)
-        prefix = None
+        prefix = places = None
         ids, labels, counted = text.ids, text.labels, text.real
         if self.task == "mlm":
             ids, counted = self._masked(text, indices, epoch)
+            places = self._places(counted)
         given = self._given(store, text, indices, epoch)
         if given is not None:
             counted = counted & (text.places >= given[text.owners] - 1)  # what is given need not be foretold
@@ -84,9 +94,11 @@ class Form:
         read = int(text.lengths.sum())
         if self.task == "classify":
             assert store.labels is not None
-            classes = torch.from_numpy(store.labels[indices])
-            return Batch(target, classes, torch.ones(sequences, dtype=torch.bool), sequences, read)
-        return Batch(target, torch.from_numpy(labels), torch.from_numpy(counted), int(counted.sum()), read, source, prefix)
+            others = target.lengths.shape[0] - sequences  # documents that only fill up a packed row have no label that counts
+            classes = np.concatenate((store.labels[indices], np.zeros(others, np.int64)))
+            real = torch.arange(len(classes)) < sequences
+            return Batch(target, torch.from_numpy(classes), real, sequences, read)
+        return Batch(target, torch.from_numpy(labels), torch.from_numpy(counted), int(counted.sum()), read, source, prefix, places)
 
     def _given(self, store: Store, text: _Laid, indices: Indices, epoch: int) -> Table | None:
         """How much of each text is given: as the example has it, or for a prefix model by chance."""
@@ -131,11 +143,35 @@ class Form:
     def _masked(self, text: _Laid, indices: Indices, epoch: int) -> tuple[Table, Flags]:
         """BERT's masking: of the chosen words 80 % become the mask, 10 % any word, 10 % stay."""
         example = indices[text.owners]
-        choice, kind, other = (uniform(self.seed, epoch, example, text.places, number) for number in (0, 1, 2))
-        chosen = text.real & (text.ids >= self.special) & (choice < self.mask_share)
-        word = self.special + np.floor(other * (self.vocabulary - self.special)).astype(np.int64)
-        ids = np.where(chosen & (kind < 0.8), self.mask, np.where(chosen & (kind < 0.9), word, text.ids))
+        choice = uniform(self.seed, epoch, example, text.places, 0)
+        chosen = text.real & self._is_text[text.ids] & (choice < self.mask_share)
+        kind, other = (uniform(self.seed, epoch, example[chosen], text.places[chosen], number) for number in (1, 2))
+        words = np.flatnonzero(self._is_text)
+        word = words[np.floor(other * len(words)).astype(np.int64)]
+        ids = text.ids.copy()
+        ids[chosen] = np.where(kind < 0.8, self.mask, np.where(kind < 0.9, word, text.ids[chosen]))
         return ids, chosen
+
+    @cached_property
+    def _is_text(self) -> Flags:
+        """Of each token whether it stands for text."""
+        table = np.ones(self.vocabulary, np.bool_)
+        table[[token for token in self.special if token < self.vocabulary]] = False
+        return table
+
+    def _places(self, counted: Flags) -> Tensor:
+        """Where something is counted. Of a packed row always as many, so that every step is of one shape: the rest are places that don't
+        count. How many words are chosen is a matter of chance, but six deviations more than the mean come once in a thousand million rows;
+        what is still more is masked without being asked for.
+        """
+        found = np.flatnonzero(counted)
+        if self.packed is None:
+            return torch.from_numpy(found)
+        mean = self.packed * self.mask_share
+        most = min(self.packed, -(-int(mean + 6 * (mean * (1 - self.mask_share)) ** 0.5 + 8) // PLACES_STEP) * PLACES_STEP)
+        counted.ravel()[found[most:]] = False
+        idle = int(np.argmin(counted.ravel()))  # the first place that does not count; all count only where there are as many
+        return torch.from_numpy(np.concatenate((found[:most], np.full(most - len(found[:most]), idle, np.int64))))
 
 
 @dataclass(frozen=True)

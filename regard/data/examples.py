@@ -15,10 +15,11 @@ from regard.data.store import CHUNK, Item, in_chunks
 from regard.errors import TrainingError
 from regard.recipe import Recipe
 from regard.text.corpus import Row
+from regard.text.cut import shortened
 from regard.text.forgetful import Forgetful
 from regard.text.sieve import Sieve
 from regard.text.sources import Source, blocks
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Frame, Tokenizer
 
 Ids = Sequence[int]
 
@@ -95,10 +96,12 @@ class Maker:
                 yield self._pair(into, out) if self._fits(into, out) else self._pair(read, written)
 
     def _pair(self, read: Ids, written: Ids) -> Item:
-        target = self.vocabularies.target
+        source, target = self.vocabularies.source, self.vocabularies.target
+        given = source.framed(read, Frame(after=(source.end_id,)))
+        answer = target.framed(written, Frame(after=(target.end_id,)))
         if self.recipe.kind == "lm":  # one stack reads the source to its end and goes on with the target
-            return Item([*read, target.end_id, *written, target.end_id], given=len(read) + 1)
-        return Item([target.start_id, *written, target.end_id], [*read, target.end_id])
+            return Item([*given, *answer], given=len(given))
+        return Item([target.start_id, *answer], given)
 
     def _labelled(self, row: Row, text: Ids) -> Item:
         target = self.vocabularies.target
@@ -106,8 +109,9 @@ class Maker:
             raise TrainingError(
                 f"{row.file}, line {row.line}: the label {row.texts[0]!r} stands in no training data; correct it or leave it out"
             )
-        whole = [target.start_id, *text[: self.recipe.data.max_length - 2], target.end_id]
-        return Item(whole, label=self._numbers[row.texts[0]])
+        around = Frame((target.start_id,), (target.end_id,))
+        room = self.recipe.data.max_length - len(target.framed((), around))
+        return Item(target.framed(shortened(text, room, self.recipe.data.cut), around), label=self._numbers[row.texts[0]])
 
     def _stream(self, source: Source) -> Iterator[Item]:
         return self._pieces(chain.from_iterable(self.vocabularies.target.encode(block) for block in blocks(source.rows())))

@@ -161,8 +161,11 @@ def content_key(files: Iterable[Path], *settings: Any) -> str:
     """A name for what these files and settings make: another byte in any of them is another name."""
     digest = hashlib.blake2b(json.dumps([FORMAT, *settings], sort_keys=True, default=str).encode(), digest_size=16)
     for path in files:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "blake2b").digest())
+        parts = sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]  # a folder is what its files are
+        for part in parts:
+            digest.update(part.relative_to(path).as_posix().encode() if part != path else b"")  # a song's part goes by its name
+            with part.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
 
 

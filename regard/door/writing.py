@@ -15,6 +15,8 @@ from regard.decoding.rules import nothing_left
 from regard.decoding.runner import stream as stream_tokens
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
+from regard.decoding.tree import Tree
+from regard.door.music import grammar_of
 from regard.door.options import Options, chosen
 from regard.door.results import NOTHING, Attention, Written
 from regard.errors import ConfigError, ShapeError, nearest
@@ -22,7 +24,7 @@ from regard.models import LanguageModel, Seq2Seq
 from regard.nn import record, using
 from regard.nn.tap import Taps
 from regard.text.split import split_long
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Frame, Tokenizer
 
 if TYPE_CHECKING:
     from regard.door import Model
@@ -33,14 +35,24 @@ MOST_PARTS = 1 << 20  # of a text; so many numbers that chance goes by are its o
 NO_OUTPUT = Written("", (), (), (), float("-inf"), ended=False)  # for a text where the rules left nothing to write
 
 Parts = list[list[list[int]]]  # the tokens of each part of each text
+Prompt = str | list[int]  # a text, or its tokens as the model reads them
 
 
 def translate(
-    model: Model, texts: list[str], to: str | None, prefix: str | Sequence[str] | None, attention: bool, first: int, options: Options
+    model: Model,
+    texts: list[str],
+    to: str | Sequence[str] | None,
+    prefix: str | Sequence[str] | None,
+    attention: bool,
+    first: int,
+    options: Options,
+    numbers: Sequence[int] | None = None,
+    tree: Tree | None = None,
 ) -> list[Written]:
     method, rules = chosen(options, Beam(), _rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
-    parts = in_parts(model, texts, language(model, to), first)
-    found = _decoded(model, parts, _prefixes(model.tokenizer, prefix, parts), method, rules, first)
+    tags = language(model, to) if to is None or isinstance(to, str) else [language(model, each) for each in to]
+    parts = in_parts(model, texts, tags, first)
+    found = _decoded(model, parts, _prefixes(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree)
     if options.get("mbr"):
         found = [[most_agreed(model.tokenizer, hypotheses) for hypotheses in own] for own in found]
     _check_found([hypotheses for own in found for hypotheses in own], rules)
@@ -52,9 +64,10 @@ def translate(
 
 def _rules(model: Model, rules: Rules) -> Rules:
     """Tokens that stand for no text are never chosen, nor are those that the tokenizer does not know."""
-    silent = model.tokenizer.special_ids - {model.config.end_token}
+    silent = model.tokenizer.special_ids - {model.config.end_token, *model.config.stop_tokens, *_opening(model)}
     unknown = range(model.tokenizer.size, model.config.vocabulary)
-    return rules.model_copy(update={"never": tuple(sorted(silent)) + tuple(unknown)})
+    grammar = grammar_of(model.tokenizer, model.config.vocabulary)
+    return rules.model_copy(update={"never": tuple(sorted(silent)) + tuple(unknown), "grammar": grammar})
 
 
 def _check_found(found: Sequence[Sequence[Hypothesis]], rules: Rules) -> None:
@@ -63,32 +76,66 @@ def _check_found(found: Sequence[Sequence[Hypothesis]], rules: Rules) -> None:
         raise ConfigError(nothing_left(rules))
 
 
-def in_parts(model: Model, texts: list[str], tag: str | None, first: int) -> Parts:
-    """The tokens of each text, in parts that each fit the model; no part for a text of nothing."""
-    read, end = model.source_tokenizer, model.config.end_token
-    room = model.config.context - 1  # the end token takes a place
+def _numbers(texts: Sequence[Prompt], first: int, numbers: Sequence[int] | None) -> Sequence[int]:
+    """What chance goes by for each text: its place, unless said otherwise."""
+    if numbers is not None and len(numbers) != len(texts):
+        raise ConfigError(f"{len(numbers)} numbers for {len(texts)} texts; give each its own")
+    return range(first, first + len(texts)) if numbers is None else numbers
+
+
+def _split_ids(read: Tokenizer, text: str, tag: str | None, room: int) -> list[list[int]]:
+    return read.encode_batch(split_long(text, lambda part: len(read.encode(part, tag)) <= room), tag)
+
+
+def in_parts(model: Model, texts: list[str], tags: str | Sequence[str | None] | None, first: int) -> Parts:
+    """The tokens of each text, in parts that each fit the model; no part for a text of nothing. `tags`: one for all, or each its own."""
+    each = [tags] * len(texts) if tags is None or isinstance(tags, str) else tags
+    if len(each) != len(texts):
+        raise ConfigError(f"{len(each)} languages for {len(texts)} texts; give one for all, or each its own")
+    read, around = model.source_tokenizer, Frame(after=(model.config.end_token,))
+    # One stack holds what it writes as well as what it reads: half of its context for each.
+    context = model.config.context // 2 if isinstance(model.network, LanguageModel) else model.config.context
+    room = context - len(read.framed((), around))  # the end token takes a place
     found: Parts = []
-    for number, (text, ids) in enumerate(zip(texts, read.encode_batch(texts, tag), strict=True)):
+    for number, (text, tag, ids) in enumerate(zip(texts, each, _tagged(read, texts, each), strict=True)):
         parts = [ids] if text.strip() else []
         if parts and len(ids) > room:
-            parts = read.encode_batch(split_long(text, lambda part: len(read.encode(part, tag)) <= room), tag)
+            parts = _split_ids(read, text, tag, room)
             model.warn(
                 f"{model.place(first + number)}: {len(ids)} tokens, and {model.name} reads {room} at once; "
                 f"it was translated in {len(parts)} parts"
             )
-        found.append([[*part, end] for part in parts])
+        found.append([read.framed(part, around) for part in parts])
     return found
 
 
-def _decoded(model: Model, parts: Parts, prefixes: Parts | None, method: Method, rules: Rules, first: int) -> list[list[list[Hypothesis]]]:
+def _tagged(read: Tokenizer, texts: list[str], tags: Sequence[str | None]) -> list[list[int]]:
+    """The tokens of each text after its tag; those with the same tag at once."""
+    found: dict[int, list[int]] = {}
+    for tag in dict.fromkeys(tags):
+        own = [index for index, other in enumerate(tags) if other == tag]
+        found |= zip(own, read.encode_batch([texts[index] for index in own], tag), strict=True)
+    return [found[index] for index in range(len(texts))]
+
+
+def _decoded(
+    model: Model,
+    parts: Parts,
+    prefixes: Parts | None,
+    method: Method,
+    rules: Rules,
+    given: Sequence[int],
+    tree: Tree | None = None,
+) -> list[list[list[Hypothesis]]]:
     """The hypotheses for each part of each text. Chance goes by the number of the text; further parts of it have numbers of their own."""
     numbers = [
         number if place == 0 else (number + 1) * MOST_PARTS + place - 1
-        for number, own in enumerate(parts, first)
+        for number, own in zip(given, parts, strict=True)
         for place in range(len(own))
     ]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
-    found = iter(decode_many(model.generator, list(chain.from_iterable(parts)), method, rules, prefixes=begun, numbers=numbers))
+    sources = list(chain.from_iterable(parts))
+    found = iter(decode_many(model.generator, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree))
     return [[next(found) for _ in own] for own in parts]
 
 
@@ -114,31 +161,49 @@ def spellings(tokenizer: Tokenizer, word: str) -> list[list[int]]:
     return [form for form in ids if form and tokenizer.unknown_id not in form]
 
 
-def _prefixes(tokenizer: Tokenizer, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
+def _opening(model: Model) -> list[int]:
+    """What an encoder-decoder from elsewhere writes before all else: BART's <s>."""
+    frame = model.tokenizer.frame
+    return [] if frame is None or model.config.kind == "lm" else [*frame.before]
+
+
+def _prefixes(model: Model, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
+    opening = _opening(model)
     if prefix is None:
-        return None
+        return [[opening for _ in own] for own in parts] if opening else None
     texts = [prefix] * len(parts) if isinstance(prefix, str) else list(prefix)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError("a prefix is a text; give an empty one where there is none")
     if len(texts) != len(parts):
         raise ConfigError(f"{len(texts)} prefixes for {len(parts)} texts; give one for all, or each its own")
     # Only the first part of a text that was split begins with it.
-    return [[ids, *([] for _ in own[1:])][: len(own)] for ids, own in zip(tokenizer.encode_batch(texts), parts, strict=True)]
+    begun = [[*opening, *ids] for ids in model.tokenizer.encode_batch(texts)]
+    return [[ids, *(opening for _ in own[1:])][: len(own)] for ids, own in zip(begun, parts, strict=True)]
 
 
-def generate(model: Model, prompts: list[str], attention: bool, first: int, options: Options) -> list[Written]:
+def generate(
+    model: Model,
+    prompts: Sequence[Prompt],
+    attention: bool,
+    first: int,
+    options: Options,
+    numbers: Sequence[int] | None = None,
+    tree: Tree | None = None,
+) -> list[Written]:
     method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
-    found = decode_many(model.generator, given, method, rules, numbers=range(first, first + len(given)))
+    found = decode_many(model.generator, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
     return [_written(model, *pair, attention, number, rules) for number, pair in enumerate(zip(given, found, strict=True), first)]
 
 
-def prompt_ids(model: Model, prompts: list[str], first: int = 0) -> list[list[int]]:
-    """The tokens of each prompt, after the start token. There must be room to go on."""
-    found = [[model.config.start_token, *ids] for ids in model.tokenizer.encode_batch(prompts)]
+def prompt_ids(model: Model, prompts: Sequence[Prompt], first: int = 0) -> list[list[int]]:
+    """The tokens of each prompt, after the start token (with a foreign tokenizer, as it reads them). There must be room to go on."""
+    start = Frame(before=(model.config.start_token,))
+    encoded = iter(model.tokenizer.encode_batch([prompt for prompt in prompts if isinstance(prompt, str)]))
+    found = [(model.tokenizer.framed(next(encoded), start) or [*start.before]) if isinstance(each, str) else each for each in prompts]
     for number, ids in enumerate(found):
         if len(ids) >= model.config.context:
             raise ShapeError(
@@ -149,6 +214,12 @@ def prompt_ids(model: Model, prompts: list[str], first: int = 0) -> list[list[in
 
 
 def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:
+    ids, words = stream_ids(model, prompt, options)
+    return text_of(model.tokenizer, ids, words)
+
+
+def stream_ids(model: Model, prompt: Prompt, options: Options) -> tuple[list[int], Iterator[int]]:
+    """The tokens of a prompt, and those that continue it as they are chosen."""
     method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     several = next((name for name in ("mbr", "samples") if (options.get(name) or 1) > 1), None)  # type: ignore[operator]
     if several:
@@ -158,10 +229,10 @@ def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:
             raise ConfigError("a beam knows its best words only at the end, so they can't be streamed; leave beam_size out")
         method = Sampling(temperature=0)
     [ids] = prompt_ids(model, [prompt])
-    return _text_of(model.tokenizer, ids, stream_tokens(model.generator, Tokens(torch.tensor([ids], device=model.device)), method, rules))
+    return ids, stream_tokens(model.generator, Tokens(torch.tensor([ids], device=model.device)), method, rules)
 
 
-def _text_of(tokenizer: Tokenizer, given: list[int], words: Iterator[int]) -> Iterator[str]:
+def text_of(tokenizer: Tokenizer, given: list[int], words: Iterator[int]) -> Iterator[str]:
     """Text as tokens come, never half a character."""
     written: list[int] = []
     said = 0
@@ -191,7 +262,7 @@ def _written(model: Model, source: Sequence[int], hypotheses: Sequence[Hypothesi
 
 def _one(model: Model, source: Sequence[int], hypothesis: Hypothesis, attention: bool) -> Written:
     writes, reads = model.tokenizer, model.source_tokenizer
-    prompted = isinstance(model.network, LanguageModel)
+    prompted = "generate" in model.verbs  # then it goes on from its prompt; a translation begins anew
     text = continuation(writes, source, hypothesis.tokens) if prompted else writes.decode(hypothesis.tokens)
     alignment, weights = attention_of(model, source, hypothesis) if attention else (None, None)
     return Written(
@@ -233,7 +304,10 @@ def attention_of(model: Model, source: Sequence[int], hypothesis: Hypothesis) ->
         if isinstance(network, LanguageModel):
             text = Tokens(torch.tensor([[*source, *written][:-1]], device=network.device))
             network(text, torch.tensor([len(source)], device=network.device) if network.config.mask == "prefix" else None)
-            return None, Attention(decoder=_layers(taps, "decoder", "attention"))
+            weights = _layers(taps, "decoder", "attention")
+            if "translate" not in model.verbs:
+                return None, Attention(decoder=weights)
+            return weights[-1].mean(0)[len(source) - 1 :, : len(source)], Attention(decoder=weights)  # who wrote each word, at the source
         begun = [model.config.start_token, *written[:-1]]
         network(Tokens(torch.tensor([source], device=network.device)), Tokens(torch.tensor([begun], device=network.device)))
     if isinstance(network, Seq2Seq):

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.recipe import DataFile, Recipe, Task
-from regard.text.corpus import Row, read_rows, synthetic_reverse
+from regard.errors import ConfigError
+from regard.recipe import DataFile, Recipe
+from regard.text.corpus import Row, find, read_rows, synthetic_reverse
+from regard.text.midi import holds_music
 from regard.text.sieve import held_out_keys, learned_from, text_key
 
 BLOCK = 4_000_000  # characters of a file read as one text that are tokenised at a time; a space may slip in where they meet
@@ -38,13 +40,20 @@ def sources_of(recipe: Recipe, root: Path | None) -> tuple[list[Source], list[So
         made = [Source(lambda: synthetic_reverse(data.examples, recipe.training.seed))]
         return made, [Source(lambda: synthetic_reverse(max(200, data.examples // 50), DEV_SEED, "dev"))]
     train, dev = ([_source(file, recipe, root) for file in files] for files in (data.train, data.dev))
-    if dev:
-        return train, dev
-    if recipe.one_text:
+    if recipe.one_text and not dev:
         cut = 1 - data.dev_share
         return [_stretch(source, 0.0, cut) for source in train], [_stretch(source, cut, 1.0) for source in train]
-    apart = [[_part(source, recipe.task, data.dev_share, inside) for source in train] for inside in (False, True)]
-    return apart[0], apart[1]
+    tested, known = data.test_share, data.test_share + (0.0 if dev else data.dev_share)
+    if not known:
+        return train, dev or [_part(source, recipe, 0.0, 0.0) for source in train]
+    return [_part(source, recipe, known, 1.0) for source in train], dev or [_part(source, recipe, tested, known) for source in train]
+
+
+def tests_of(recipe: Recipe, root: Path | None) -> list[Source]:
+    """Where the rows that a finished model is tested on come from: test files, or the part of the training files that was kept apart."""
+    if recipe.data.test_share:
+        return [_part(_source(file, recipe, root), recipe, 0.0, recipe.data.test_share) for file in recipe.data.train]
+    return [_source(file, recipe, root) for file in recipe.data.test]
 
 
 def held_out(recipe: Recipe, root: Path | None) -> frozenset[int]:
@@ -73,17 +82,34 @@ def blocks(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _source(file: DataFile, recipe: Recipe, root: Path | None) -> Source:
+    _check_music(file, recipe, root)
     if recipe.one_text:
         return Source(lambda: (row._replace(texts=(f"{row.texts[0]}\n",)) for row in read_rows(file, recipe.task, root)), file)
     return Source(lambda: read_rows(file, recipe.task, root, "document" if recipe.data.unit == "document" else "line"), file)
 
 
-def _part(source: Source, task: Task, share: float, inside: bool) -> Source:
-    """The rows whose source or text falls into a share of all, or those that don't: one that stands twice falls on one side only."""
+def _check_music(file: DataFile, recipe: Recipe, root: Path | None) -> None:
+    """Songs are read event by event, and each is a text of its own."""
+    if file.path is None or not holds_music(find(file.path, root)):
+        if file.transpose != (0, 0):
+            raise ConfigError(f"transpose is for music, and {file.path or file.source} is none; take it out")
+        return
+    if (recipe.tokenizer.kind != "word" and recipe.begins_from is None) or recipe.data.unit != "line":
+        raise ConfigError(f"{file.path} is music, which is learned by its events; set tokenizer.kind = 'word' and data.unit = 'line'")
+    if file.transpose != (0, 0) and not recipe.data.dev:
+        raise ConfigError(
+            f"{file.path}: with transpose, a song in one key could be learned and in another be validated on; "
+            "name the same file in data.dev, and give the two only = { part = ['train'] } and only = { part = ['dev'] }"
+        )
+
+
+def _part(source: Source, recipe: Recipe, start: float, end: float) -> Source:
+    """The rows whose source or text falls between two shares of all: one that stands twice falls into one part only."""
+    seed = f"{recipe.data.split_seed}\n" if recipe.data.split_seed else ""
 
     def rows() -> Iterator[Row]:
         for row in source.rows():
-            if (text_key(learned_from(row, task)) < share * 2**64) == inside:
+            if start * 2**64 <= text_key(seed + learned_from(row, recipe.task)) < end * 2**64:
                 yield row
 
     return Source(rows, source.file)

@@ -9,22 +9,49 @@ from typing import Any
 
 import torch
 
+from regard.bundle import read_config
 from regard.recipe import Recipe, Task, merged, parse_recipe
-from regard.text.corpus import read_rows
+from regard.shipped import find_bundle
+from regard.text.corpus import find, read_rows
+from regard.text.midi import holds_music
 
 LOOK_AT = 1_000_000  # rows counted at most; more data than that changes nothing
+MUSIC: dict[str, Any] = {"tokenizer": {"kind": "word", "size": 300}, "data": {"max_length": 1024}}  # events are words, and songs are long
 
 
-def fitting_recipe(task: Task, train: Sequence[str], dev: Sequence[str], changes: Sequence[dict[str, Any]], root: Path | None) -> Recipe:
-    """The recipe that the amount of data suggests, with the user's own settings over it."""
-    given = {"task": task, "data": {"train": list(train), **({"dev": list(dev)} if dev else {})}}
+def fitting_recipe(
+    task: Task,
+    train: Sequence[str],
+    dev: Sequence[str],
+    changes: Sequence[dict[str, Any]],
+    root: Path | None,
+    begins_from: str | None = None,
+) -> Recipe:
+    """The recipe that the amount of data suggests, with the user's own settings over it; a bundle's if it begins from one."""
+    given: dict[str, Any] = {"task": task, "data": {"train": list(train), **({"dev": list(dev)} if dev else {})}}
+    if begins_from is not None:
+        given["model"] = {"from": begins_from}
     stated = parse_recipe(merged(given, *changes))
     rows = words = 0
     for file in stated.data.train:
         for row in islice(read_rows(file, task, root, "line" if stated.data.unit == "file" else stated.data.unit), LOOK_AT):
             rows += 1
             words += len(row.texts[-1].split())
-    return parse_recipe(merged(suggestion(task, rows, words), given, *changes))
+    suggested = suggestion(task, rows, words) if stated.begins_from is None else tuning(task, words, stated.begins_from)
+    if stated.begins_from is None and any(file.path and holds_music(find(file.path, root)) for file in stated.data.train):
+        suggested = merged(suggested, MUSIC)
+    return parse_recipe(merged(suggested, given, *changes))
+
+
+def tuning(task: Task, words: int, begins_from: str) -> dict[str, Any]:
+    """Settings for a model that has learned already: a few passes over the new texts, in small steps, and no longer texts than it reads."""
+    suggested = suggestion(task, 0, words)
+    batch = suggested["training"]["batch_tokens"]
+    steps = max(100, min(30_000, 4 * int(1.4 * words) // batch))
+    own = {"steps": steps, "lr": 5e-5 if task == "classify" else 1e-4, "warmup": max(10, steps // 10), "schedule": "cosine"}
+    every = {key: max(25, steps // 8) for key in ("validate_every", "checkpoint_every")}
+    longest = min(suggested["data"]["max_length"], read_config(find_bundle(begins_from)).context)
+    return {"data": {"max_length": longest}, "training": {**suggested["training"], **own, **every}}
 
 
 def suggestion(task: Task, rows: int, words: int) -> dict[str, Any]:
@@ -54,7 +81,12 @@ def suggestion(task: Task, rows: int, words: int) -> dict[str, Any]:
 def describe(recipe: Recipe) -> str:
     """What was picked, in a line."""
     training = recipe.training
+    vocabulary = (
+        f"a {recipe.tokenizer.kind} vocabulary of {recipe.tokenizer.size:,}"
+        if recipe.begins_from is None
+        else f"the vocabulary of {recipe.begins_from}"
+    )
     return (
-        f"picked for this data: a {recipe.tokenizer.kind} vocabulary of {recipe.tokenizer.size:,}, {training.steps:,} steps of "
+        f"picked for this data: {vocabulary}, {training.steps:,} steps of "
         f"{training.batch_tokens:,} tokens, lr {training.lr:g}, {training.schedule} schedule; change any with --set"
     )

@@ -13,8 +13,8 @@ from regard.data.batch import Tokens
 from regard.data.collate import Batch
 from regard.models import Encoder, LanguageModel, Network, RnnSeq2Seq, Seq2Seq
 from regard.nn.layers import Stack
+from regard.training import rdrop
 from regard.training.loss import cross_entropy, vocabulary_loss
-from regard.training.rdrop import r_drop
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,11 @@ class Objective(nn.Module):
                 if head is not None:
                     head.requires_grad_(False)
         self._states: Callable[..., Tensor] | None = None
-        self.whole = compiled and isinstance(model, Seq2Seq | LanguageModel) and not tables
-        if isinstance(model, Seq2Seq | LanguageModel):
-            self._states = torch.compile(model.states, options=_options(model)) if self.whole else model.states
+        self.whole = compiled and isinstance(model, Seq2Seq | LanguageModel | Encoder) and not tables
+        if isinstance(model, Seq2Seq | LanguageModel | Encoder):
+            states = model.forward if isinstance(model, Encoder) else model.states
+            self._states = torch.compile(states, options=_options(model)) if self.whole else states
+        self._agreed = torch.compile(rdrop.r_drop) if self.whole else rdrop.r_drop  # else a dozen passes over float32 logits
         if compiled and not self.whole:
             for module in model.modules():
                 if isinstance(module, Stack):
@@ -75,25 +77,25 @@ class Objective(nn.Module):
         model = self.model
         if self.r_drop:
             twice = (self._trained(batch), self._trained(batch))
-            return r_drop(*twice, batch.labels, batch.counted, strength=self.r_drop, smoothing=self.smoothing).total
-        if not isinstance(model, Seq2Seq | LanguageModel):
-            return cross_entropy(self.logits(batch), batch.labels, batch.counted, smoothing=self.smoothing).total
-        weight = model.embed.weight if model.deembed.weight is None else model.deembed.weight
-        return vocabulary_loss(
-            self.states(batch),
-            weight,
-            model.deembed.bias,
-            batch.labels,
-            batch.counted,
-            smoothing=self.smoothing,
-            scale=model.deembed.scale,
-        )
+            return self._agreed(*twice, *_wanted(batch), strength=self.r_drop, smoothing=self.smoothing).total
+        if isinstance(model, RnnSeq2Seq) or batch.of_documents:
+            return cross_entropy(self._trained(batch), *_wanted(batch), smoothing=self.smoothing).total
+        states = self.states(batch)
+        deembed = model.deembed if isinstance(model, Seq2Seq | LanguageModel) else None
+        if isinstance(model, Encoder):
+            assert model.masked_words is not None, "an encoder that learns words has a head for them"
+            states, deembed = model.masked_words.vectors(_at_places(states, batch)), model.masked_words.deembed
+        assert deembed is not None
+        assert isinstance(model, Seq2Seq | LanguageModel | Encoder)
+        weight = model.embed.weight if deembed.weight is None else deembed.weight
+        return vocabulary_loss(states, weight, deembed.bias, *_wanted(batch), smoothing=self.smoothing, scale=deembed.scale)
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> Measured:
         logits = self.logits(batch)
-        surprise = cross_entropy(logits, batch.labels, batch.counted).total
-        return Measured(surprise, ((logits.argmax(-1) == batch.labels) & batch.counted).sum(), batch.count)
+        labels, counted = _wanted(batch)
+        surprise = cross_entropy(logits, labels, counted).total
+        return Measured(surprise, ((logits.argmax(-1) == labels) & counted).sum(), batch.count)
 
     def states(self, batch: Batch) -> Tensor:
         """What the last layer makes of a batch, before the vocabulary: (rows, length, width)."""
@@ -101,11 +103,15 @@ class Objective(nn.Module):
         target, source = batch.target, batch.source
         if self.whole:
             target, source = _Placed.of(target), None if source is None else _Placed.of(source)
+        if isinstance(self.model, Encoder):
+            return self._states(target)
         return self._states(source, target) if isinstance(self.model, Seq2Seq) else self._states(target, batch.prefix)
 
     def _trained(self, batch: Batch) -> Tensor:
         """The logits by way of what is compiled."""
         model = self.model
+        if isinstance(model, Encoder):
+            return self._read(self.states(batch), batch)
         return model.logits(self.states(batch)) if isinstance(model, Seq2Seq | LanguageModel) else self.logits(batch)
 
     def logits(self, batch: Batch) -> Tensor:
@@ -117,10 +123,24 @@ class Objective(nn.Module):
         if isinstance(model, LanguageModel):
             return model(batch.target, batch.prefix)
         assert isinstance(model, Encoder)
-        states = model(batch.target)
-        if model.classifier is not None and batch.labels.dim() == 1:
-            return model.classify(states, batch.target)[: len(batch.labels)]  # a packed row ends with documents that are only filling
-        return model.fill(states)
+        return self._read(model(batch.target), batch)
+
+    def _read(self, states: Tensor, batch: Batch) -> Tensor:
+        """What an encoder's head makes of its states: (documents, labels), or (places, vocabulary) where words are hidden."""
+        assert isinstance(self.model, Encoder)
+        if batch.of_documents:
+            return self.model.classify(states, batch.target)[: len(batch.labels)]
+        return self.model.fill(_at_places(states, batch))
+
+
+def _at_places(x: Tensor, batch: Batch) -> Tensor:
+    """What of (rows, length, …) stands where something is counted: (places, …); all of it where the batch does not say where that is."""
+    return x if batch.places is None else x.flatten(0, 1).index_select(0, batch.places)
+
+
+def _wanted(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The labels and which of them count, as the logits have them."""
+    return _at_places(batch.labels, batch), _at_places(batch.counted, batch)
 
 
 def _options(model: Network) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -15,6 +16,9 @@ from regard.models import Encoder, Network
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.positions import Positions, RelativeBias
 from regard.recipe import TrainingSettings
+
+LAYER = re.compile(r"\blayers\.(\d+)\.")
+BOTTOM = re.compile(r"^(embed|token_types)|\.(positions|embedding_norm)\b")
 
 
 def learning_rate(settings: TrainingSettings, step: int, width: int) -> float:
@@ -59,10 +63,11 @@ class Optimizer:
 
     def set_lr(self, lr: float) -> None:
         for group in self.param_groups:
+            own = lr * group["pace"]
             if isinstance(group["lr"], Tensor):  # where a recorded step will look for it
-                group["lr"].fill_(lr)
+                group["lr"].fill_(own)
             else:
-                group["lr"] = lr
+                group["lr"] = own
 
     def step(self, unless: Tensor | None = None) -> None:
         """Moves the parameters, unless that is true. PyTorch's fused kernels ask it on the device; for the others, someone has to wait."""
@@ -120,25 +125,50 @@ def make_optimizer(model: Network, settings: TrainingSettings, *, fused: bool) -
     if not names:
         raise TrainingError("every parameter is frozen, so there is nothing to train; take something out of training.freeze")
     hidden = _hidden(model) if settings.optimizer == "muon" else set()
+    paces = _paces(names, settings.layer_decay)
     parts: list[torch.optim.Optimizer] = []
     muon = [parameter for parameter in names if parameter in hidden]
     if muon:
         # A step as large as one of AdamW would be, so that one learning rate and one schedule serve both.
-        parts.append(torch.optim.Muon(muon, lr=settings.lr, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"))
+        groups = _groups(muon, paces, settings.weight_decay)
+        parts.append(torch.optim.Muon(groups, lr=settings.lr, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"))
     rest = [parameter for parameter in names if parameter not in hidden]
     decays = {parameter for parameter in rest if parameter.ndim >= 2} - _owned_by(model, RelativeBias)
-    groups: list[dict[str, Any]] = [
-        {"params": [parameter for parameter in rest if parameter in decays], "weight_decay": settings.weight_decay},
-        {"params": [parameter for parameter in rest if parameter not in decays], "weight_decay": 0.0},
+    groups = [
+        *_groups([parameter for parameter in rest if parameter in decays], paces, settings.weight_decay),
+        *_groups([parameter for parameter in rest if parameter not in decays], paces, 0.0),
     ]
-    groups = [group for group in groups if group["params"]]
     if groups:
         device = rest[0].device
         on_gpu = fused and device.type == "cuda"  # then all that changes between steps is there, so that a step can be recorded
-        lr = torch.tensor(settings.lr, device=device) if on_gpu else settings.lr
+        for group in groups:
+            group["lr"] = torch.tensor(settings.lr, device=device) if on_gpu else settings.lr
         # None, not False, lets PyTorch choose between its other two ways.
-        parts.append(torch.optim.AdamW(groups, lr=lr, betas=settings.betas, eps=settings.epsilon, fused=fused or None, capturable=on_gpu))
+        parts.append(torch.optim.AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=fused or None, capturable=on_gpu))
     return Optimizer(names, parts)
+
+
+def _groups(parameters: Iterable[nn.Parameter], paces: Mapping[nn.Parameter, float], weight_decay: float) -> list[dict[str, Any]]:
+    """These parameters, those of one pace together."""
+    by_pace: dict[float, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        by_pace.setdefault(paces[parameter], []).append(parameter)
+    return [{"params": own, "weight_decay": weight_decay, "pace": pace} for pace, own in by_pace.items()]
+
+
+def _paces(names: Mapping[nn.Parameter, str], decay: float) -> dict[nn.Parameter, float]:
+    """What share of the learning rate each parameter has: all of it above the last layer, less with every layer below."""
+    if decay == 1.0:
+        return dict.fromkeys(names, 1.0)
+    layers = {parameter: LAYER.search(name) for parameter, name in names.items()}
+    top = 1 + max((int(found[1]) for found in layers.values() if found), default=0)
+
+    def below(parameter: nn.Parameter, name: str) -> int:
+        """How many steps down from the top: a layer's own number of them, and one more for embeddings and positions."""
+        found = layers[parameter]
+        return top - int(found[1]) if found else 1 + top if BOTTOM.search(name) else 0
+
+    return {parameter: decay ** below(parameter, name) for parameter, name in names.items()}
 
 
 def freeze(model: nn.Module, prefixes: Iterable[str]) -> None:

@@ -19,8 +19,9 @@ from regard.recipe import KIND_OF, Recipe
 from regard.storage import replacing
 from regard.text.corpus import Row, find
 from regard.text.sieve import Sieve
-from regard.text.sources import Source, blocks, held_out, keeps_apart, sources_of
+from regard.text.sources import Source, blocks, held_out, keeps_apart, sources_of, tests_of
 from regard.text.tokenizer import Tokenizer
+from regard.training.begin import Beginning
 
 TOKENIZER_ROWS = 800_000  # enough to learn a vocabulary from
 NOTHING_LEFT = "no example is left to train on; look at data.filter and, with `regard data check`, at the data"
@@ -38,6 +39,9 @@ class Prepared:
     labels: tuple[str, ...]
     config: ModelConfig
     key: str  # of the data and all that was done to it
+    test: Store | None = None  # what a finished classifier is tested on
+    test_rows: tuple[Row, ...] = ()  # the same as text, where it was taken from the training files
+    beginning: Beginning | None = None  # the bundle whose weights training begins with; None: it begins with chance
 
 
 def cache_folder() -> Path:
@@ -47,14 +51,24 @@ def cache_folder() -> Path:
 
 def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Prepared:
     """Reads the data of a recipe, or finds it in the cache as an earlier run left it."""
+    beginning = Beginning.of(recipe)
+    recipe = recipe if beginning is None else beginning.adopted(recipe)
     _check_kind(recipe)
     train, dev = sources_of(recipe, root)
-    key = _key(recipe, root)
+    key = _key(recipe, root, beginning)
     apart = held_out(recipe, root)
-    vocabularies = _vocabularies(recipe, train, apart, cache_folder() / "tokenizers" / key, say)
-    labels = _labels(train if recipe.data.dev else [*train, *dev]) if recipe.task == "classify" else ()
+    if beginning is None:
+        vocabularies = _vocabularies(recipe, train, apart, cache_folder() / "tokenizers" / key, say)
+    else:
+        vocabularies = beginning.vocabularies
+    tests = tests_of(recipe, root) if recipe.data.test_share or recipe.task == "classify" else []
+    # Where files are split by chance, a rare label may fall into any part of them.
+    split = [*(() if recipe.data.dev else dev), *(tests if recipe.data.test_share else ())]
+    labels = _labels([*train, *split]) if recipe.task == "classify" else ()
     maker = Maker(recipe, vocabularies, labels)
     stores = {"train": _train_store(maker, train, apart, key), "dev": _store(maker, dev, f"{key}-dev")}
+    if tests and recipe.task == "classify":
+        stores["test"] = _store(maker, tests, f"{key}-test-{_files_key(recipe, root)}")
     for name, made in stores.items():
         _describe(name, made, say)
     if not len(stores["train"]):
@@ -70,17 +84,27 @@ def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Pr
         labels,
         _config(recipe, vocabularies, labels, len(stores["train"].target.tokens) // _copies(recipe)),
         f"{key}{_forgetting(recipe)}",
+        test=stores.get("test"),
+        test_rows=tuple(row for source in tests for row in source.whole_rows) if recipe.data.test_share else (),
+        beginning=beginning,
     )
 
 
-def _key(recipe: Recipe, root: Path | None) -> str:
+def _files_key(recipe: Recipe, root: Path | None) -> str:
+    """Of the test files, which are no part of the key where they don't matter to training."""
+    files = [find(file.path, root) for file in recipe.data.test if file.path is not None]
+    return content_key(files, [file.model_dump(exclude={"path", "sha256"}) for file in recipe.data.test])
+
+
+def _key(recipe: Recipe, root: Path | None, beginning: Beginning | None) -> str:
     """A name for the data and all that is done to it before it is segmented: another byte in any file is another name."""
     files = (*recipe.data.train, *recipe.data.dev, *(recipe.data.test if keeps_apart(recipe) else ()))
     paths = [find(name, root) for file in files for name in (file.path, file.source, file.target) if name is not None]
     names = {"__all__": {"path", "source", "target", "sha256"}}  # what is in a file matters, not where it lies
     data = recipe.data.model_dump(exclude={"train": names, "dev": names, "test": names if keeps_apart(recipe) else True})
     one_stack = recipe.task == "translate" and recipe.kind == "lm"
-    return content_key(paths, recipe.task, one_stack, data, recipe.tokenizer.model_dump(), recipe.training.seed)
+    tokenizer = recipe.tokenizer.model_dump() if beginning is None else beginning.fingerprint
+    return content_key(paths, recipe.task, one_stack, data, tokenizer, recipe.training.seed)
 
 
 def _copies(recipe: Recipe) -> int:
@@ -213,13 +237,14 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
         "start_token": target.start_id,
         "end_token": target.end_id,
         "context": _context(recipe),
+        "task": recipe.task,
     }
     if not vocabularies.joint:
         decided["source_vocabulary"] = len(vocabularies.source)
     if recipe.task == "mlm":
         decided["masked_words"] = True
     if recipe.task == "classify":
-        decided["labels"] = labels
+        decided |= {"labels": labels, "masked_words": False, "longest_text": recipe.data.max_length, "cut": recipe.data.cut}
     model = recipe.model or {"preset": fitting_preset(recipe.task, tokens)}
     return recipe.model_copy(
         update={"model": {**model, **{key: value for key, value in decided.items() if key not in model}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Replayed:
 
     def __call__(self, batch: Batch, counts: Tensor) -> Tensor:
         if self.place is None or self.counts is None:
-            self.place, self.counts = batch.map(with_room), counts.clone()
+            self.place, self.counts = roomy(batch), counts.clone()
         if not fits(batch, self.place):
             return self.learn(batch, counts)
         self.counts.copy_(counts)
@@ -73,6 +74,17 @@ def tensors(batch: Batch) -> list[Tensor]:
     return found
 
 
+def roomy(batch: Batch) -> Batch:
+    """A copy of a batch to write others over, with room for more documents: for their edges, and where each has a label for that too."""
+    place = batch.map(with_room)
+    if not batch.of_documents:
+        return place
+    labels, counted = (x.new_zeros(int(len(x) * SPARE)) for x in (batch.labels, batch.counted))
+    put(batch.labels, labels)
+    put(batch.counted, counted)
+    return replace(place, labels=labels, counted=counted)
+
+
 def with_room(x: Tensor) -> Tensor:
     """A copy of x to write others over. Edges, which alone are in int32, get some to spare."""
     made = x.new_empty(int(len(x) * SPARE) if x.dtype == torch.int32 else x.shape)
@@ -81,10 +93,14 @@ def with_room(x: Tensor) -> Tensor:
 
 
 def put(new: Tensor, old: Tensor) -> None:
-    """Writes one tensor over another. Where there is room for more edges than there are, the rest are those of empty documents."""
+    """Writes one tensor over another. Where there is room for more documents than there are, the rest are empty and count for nothing."""
     old[: len(new)].copy_(new)
-    if len(new) < len(old):
+    if len(new) == len(old):
+        return
+    if new.dtype == torch.int32:
         old[len(new) :].copy_(new[-1:].expand(len(old) - len(new)))
+    else:
+        old[len(new) :].zero_()
 
 
 def fits(batch: Batch, place: Batch) -> bool:
@@ -98,4 +114,6 @@ def fits(batch: Batch, place: Batch) -> bool:
 
     sides = ((batch.target, place.target), (batch.source, place.source))
     same = all(shape(new) == shape(old) and edges(new) <= edges(old) for new, old in sides)
-    return same and batch.labels.shape == place.labels.shape and batch.prefix is None and place.prefix is None
+    labels = len(batch.labels) <= len(place.labels) if batch.of_documents else batch.labels.shape == place.labels.shape
+    places = [None if each.places is None else each.places.shape for each in (batch, place)]
+    return same and labels and places[0] == places[1] and batch.prefix is None and place.prefix is None

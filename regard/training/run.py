@@ -10,8 +10,10 @@ from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, save_bundle
 from regard.errors import TrainingError
+from regard.evaluation.metrics import Confusion
 from regard.models import Network, build
 from regard.recipe import DataFile, Recipe, load_recipe, to_toml
+from regard.shipped import find_bundle
 from regard.text.corpus import find
 from regard.training.average import average
 from regard.training.checkpoint import Checkpoints
@@ -22,6 +24,7 @@ from regard.training.trainer import Trainer
 from regard.training.validate import Validation
 
 RECIPE = "recipe.toml"
+TEST = "test.tsv"  # the rows that data.test_share kept apart, for `regard evaluate`
 
 
 def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: bool = False, console: Console | None = None) -> Path:
@@ -49,8 +52,11 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
         weights = _final_weights(trainer)
         load_weights(trainer.objective.model, weights)
         measured = trainer.measure() if len(prepared.dev) else Validation(0.0, {})
+        table = trainer.test()
         if here.first:
-            _write_bundle(recipe, prepared, weights, measured, out)
+            _write_bundle(recipe, prepared, weights, measured, table, out)
+            if table is not None:
+                report.say(f"test: {_figures(table)}")
             report.say(f"the bundle is in {out / 'bundle'}")
         here.wait()
     return out / "bundle"
@@ -71,7 +77,10 @@ def with_whole_paths(recipe: Recipe, root: Path | None) -> Recipe:
         return file.model_copy(update={key: str(find(name, root).absolute()) for key, name in names.items() if name is not None})
 
     found = {key: tuple(whole_path(file) for file in getattr(recipe.data, key)) for key in ("train", "dev", "test")}
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update=found)})
+    model = dict(recipe.model)
+    if recipe.begins_from is not None:
+        model["from"] = str(find_bundle(recipe.begins_from).absolute())
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=found), "model": model})
 
 
 def _begin(recipe: Recipe, prepared: Prepared, out: Path) -> None:
@@ -79,6 +88,11 @@ def _begin(recipe: Recipe, prepared: Prepared, out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / RECIPE).write_text(to_toml(recipe), encoding="utf-8")
+        if recipe.data.test_share:
+            rows = ("\t".join(" ".join(text.split()) for text in row.texts) for row in prepared.test_rows)  # no tab or line break within
+            part = out / f"{TEST}.part"
+            part.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+            part.replace(out / TEST)
     except OSError as error:
         raise TrainingError(f"can't write to {out}: {error.strerror}; choose another --out") from error
     prepared.vocabularies.target.save(out / TOKENIZER)
@@ -117,15 +131,23 @@ def _final_weights(trainer: Trainer) -> dict[str, Tensor]:
     return dict(whole(trainer.objective.model.state_dict())) if best is None else best.weights()
 
 
-def _write_bundle(recipe: Recipe, prepared: Prepared, weights: dict[str, Tensor], measured: Validation, out: Path) -> None:
+def _write_bundle(
+    recipe: Recipe, prepared: Prepared, weights: dict[str, Tensor], measured: Validation, table: Confusion | None, out: Path
+) -> None:
     with torch.device("meta"):
         model = build(prepared.config)
     model.load_state_dict(weights, assign=True)
     source = None if prepared.vocabularies.joint else out / SOURCE_TOKENIZER
-    save_bundle(model, out / "bundle", tokenizer=out / TOKENIZER, source_tokenizer=source, card=_card(recipe, model, measured, out.name))
+    card = _card(recipe, model, measured, table, out.name)
+    save_bundle(model, out / "bundle", tokenizer=out / TOKENIZER, source_tokenizer=source, card=card)
 
 
-def _card(recipe: Recipe, model: Network, measured: Validation, name: str) -> str:
+def _figures(table: Confusion) -> str:
+    count = sum(map(sum, table.counts))
+    return f"accuracy {table.accuracy:.2%} · macro-F1 {table.macro_f1:.2%} · {count:,} examples"
+
+
+def _card(recipe: Recipe, model: Network, measured: Validation, table: Confusion | None, name: str) -> str:
     """What was trained on what, and how good it is."""
     count = sum(parameter.numel() for parameter in model.parameters())
     lines = [f"# {name}", "", f"A model for the task `{recipe.task}`, of kind `{model.config.kind}`, with {count:,} parameters.", ""]
@@ -134,5 +156,7 @@ def _card(recipe: Recipe, model: Network, measured: Validation, name: str) -> st
     figures = {key: value for key, value in measured.figures.items() if key != "example"}
     if figures:
         lines += ["## Scores of these weights on the dev set", "", *(f"- {key}: {value}" for key, value in figures.items()), ""]
+    if table is not None:
+        lines += ["## Scores of these weights on the test set", "", f"- {_figures(table)}", ""]
     settings = to_toml(recipe, leave_out={"data"})  # where files lay on someone's disk is no one else's business
     return "\n".join([*lines, "## How it was made", "", "```toml", settings.strip(), "```", ""])

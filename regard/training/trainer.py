@@ -19,6 +19,7 @@ from regard.data.collate import Batch, Form
 from regard.data.loader import Cursor, Share, Step, steps
 from regard.data.plan import Plan, make_plan
 from regard.errors import ConfigError, TrainingError
+from regard.evaluation.metrics import Confusion
 from regard.models import build
 from regard.nn.backends import choose
 from regard.recipe import Recipe
@@ -32,7 +33,7 @@ from regard.training.precision import keep_half
 from regard.training.prepare import Prepared
 from regard.training.replay import Replayed
 from regard.training.report import Report
-from regard.training.validate import Validation, validate
+from regard.training.validate import Validation, tested, validate
 
 BAD_IN_A_ROW = 5  # steps without a finite loss before training stops
 
@@ -77,7 +78,10 @@ class Trainer:
         self.packed = self._packs()
         torch.manual_seed(self.settings.seed)
         backend = "varlen" if self.packed and self.on_gpu and self._varlen_can() else "sdpa"
-        model = build(prepared.config, backend).to(world.device)
+        model = build(prepared.config, backend)
+        if prepared.beginning is not None:
+            prepared.beginning.give(model, report.say)
+        model = model.to(world.device)
         smoothing = 0.0 if recipe.task == "classify" else self.settings.label_smoothing
         freeze(model, self.settings.freeze)
         keep_half(model)
@@ -249,6 +253,10 @@ class Trainer:
         found = validate(self.recipe, self.prepared, self.objective, self.world, self._form(packed=False), self._precision)
         return self.world.share(found)  # so that all processes decide alike
 
+    def test(self) -> Confusion | None:
+        """How good a classifier is on the test examples, as it is now."""
+        return tested(self.recipe, self.prepared, self.objective, self.world, self._form(packed=False), self._precision)
+
     def _validate(self) -> None:
         self._settle()
         if not len(self.prepared.dev):
@@ -302,8 +310,8 @@ class Trainer:
             max_length=self.recipe.data.max_length,
             vocabulary=config.vocabulary,
             pad=config.pad_token,
-            mask=target.mask_id,
-            special=4 + len(target.tags) + (target.unknown_id is not None),
+            mask=target.mask_id if self.recipe.task == "mlm" else -1,  # a tokenizer from elsewhere may have none
+            special=target.special_ids,
             mask_share=settings.mask_share,
             prefix_share=settings.prefix_share if getattr(config, "mask", "causal") == "prefix" else None,
             # No part of a batch is longer than an even share and one example.
@@ -329,7 +337,7 @@ class Trainer:
 
     def _replays(self) -> bool:
         """Whether steps can be recorded: all of one shape, on one GPU, with an optimizer that lives there."""
-        of_one_shape = self.packed and self._varlen_can() and self.prepared.config.kind in ("seq2seq", "lm")
+        of_one_shape = self.packed and self._varlen_can() and self.prepared.config.kind != "rnn"
         return of_one_shape and self.on_gpu and self.world.size == 1 and self.optimizer.fused
 
     def _precision(self) -> AbstractContextManager[Any]:
@@ -341,7 +349,7 @@ class Trainer:
 
     def _made_for(self) -> dict[str, Any]:
         """What a checkpoint makes sense with; a learning rate or a number of steps may change, these may not."""
-        config = self.prepared.config.model_dump(mode="json")
+        config = self.prepared.config.model_dump(mode="json", exclude={"task"})
         return {"data or tokenizer": self.prepared.key, "model": config, "setting of training.ema": bool(self.settings.ema)}
 
     def _randomness(self) -> dict[str, torch.Tensor]:

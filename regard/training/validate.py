@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from regard.data.collate import Form
-from regard.data.plan import make_plan
+from regard.data.plan import Plan, make_plan
+from regard.data.store import Store
 from regard.decoding.many import decode_many
 from regard.decoding.settings import Beam, Length, Rules
-from regard.evaluation.metrics import exact_match, perplexity, translation_scores
+from regard.evaluation.metrics import Confusion, confusion, exact_match, perplexity, translation_scores
 from regard.models import Generator
 from regard.recipe import Recipe
 from regard.training.distributed import World, gathered
@@ -42,8 +44,7 @@ def validate(
     if not len(prepared.dev):
         return Validation(0.0, {})
     with _at_rest(objective):
-        longest = int(prepared.dev.lengths.max()) + 8
-        plan = make_plan(prepared.dev.lengths, batch_tokens=max(recipe.training.batch_tokens, 2 * longest), seed=0, epoch=0, shuffle=False)
+        plan = _plan(prepared.dev, recipe)
         surprise = correct = count = 0.0
         for number, indices in enumerate(plan.batches):
             if number % world.size != world.rank and recipe.training.parallel == "ddp":
@@ -63,6 +64,30 @@ def validate(
             figures |= _translations(recipe, prepared, objective, world, precision)
             score = figures["bleu"] if figures["bleu"] > 0 else score
         return Validation(score, figures)
+
+
+@torch.no_grad()
+def tested(
+    recipe: Recipe, prepared: Prepared, objective: Objective, world: World, form: Form, precision: Callable[[], AbstractContextManager[Any]]
+) -> Confusion | None:
+    """How often a classifier takes each label of the test examples for which; None where there are none."""
+    store = prepared.test
+    if store is None or not len(store) or store.labels is None:
+        return None
+    predicted = np.zeros(len(store), np.int64)
+    with _at_rest(objective):
+        for indices in _plan(store, recipe).batches:
+            batch = form.collate(store, indices, epoch=0).map(lambda x: x.to(world.device))
+            with precision():
+                predicted[indices] = objective.logits(batch).argmax(-1).cpu().numpy()
+    names = prepared.labels
+    return confusion([names[number] for number in predicted], [names[number] for number in store.labels], names)
+
+
+def _plan(store: Store, recipe: Recipe) -> Plan:
+    """All of dev or test, those of like length together."""
+    longest = int(store.lengths.max()) + 8
+    return make_plan(store.lengths, batch_tokens=max(recipe.training.batch_tokens, 2 * longest), seed=0, epoch=0, shuffle=False)
 
 
 @contextmanager

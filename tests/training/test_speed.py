@@ -234,32 +234,40 @@ def test_a_batch_written_over_another_is_the_same_batch() -> None:
 
 @pytest.mark.gpu
 def test_replayed_steps_learn_the_same() -> None:
-    """Recorded once and replayed, against called each time: the same losses and weights, with counts and learning rates that change."""
-    found = []
-    for replays in (True, False):
-        torch.manual_seed(0)
-        config = preset("transformer-base", layers=1, width=128, heads=2, feedforward=256, vocabulary=30, context=64, dropout=0.0)
-        model = build(config, "varlen").cuda()
-        keep_half(model)
-        fuse(model)
-        objective = Objective(model, 0.1, compiled=True)
-        optimizer = make_optimizer(model, TrainingSettings(), fused=True)
+    """Recorded once and replayed, against called each time: as near as two trainings of the latter, with counts and rates that change."""
+    replayed, called, again = (_learned(replays) for replays in (True, False, False))
+    assert replayed[0] == pytest.approx(called[0], rel=1e-3)
+    chance = float((called[1] - again[1]).norm())  # a GPU adds up in no fixed order, and Adam's first steps make much of the last bit
+    moved = float(called[1].norm())
+    assert float((replayed[1] - called[1]).norm()) < 3 * chance + 1e-3 * moved < 0.3 * moved
+    assert replayed[0][-1] < replayed[0][0]
 
-        def learn(batch: Batch, counts: torch.Tensor, objective: Any = objective, optimizer: Any = optimizer) -> torch.Tensor:
-            with torch.autocast("cuda", torch.bfloat16):
-                total = objective(batch)
-            (total / counts[0]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return total.detach()
 
-        step = Replayed(learn) if replays else learn
-        totals = []
-        for number in range(8):
-            optimizer.set_lr(1e-3 * (number + 1))
-            batch = batches(number, packed=True, device="cuda")
-            totals.append(step(batch, torch.tensor([batch.count], device="cuda")))
-        found.append((torch.stack(totals).tolist(), torch.cat([parameter.detach().flatten() for parameter in model.parameters()])))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-3)
-    assert float((found[0][1] - found[1][1]).norm() / found[1][1].norm()) < 1e-3
-    assert found[0][0][-1] < found[0][0][0]
+def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
+    """The losses of eight steps, and how far the weights went."""
+    torch.manual_seed(0)
+    config = preset("transformer-base", layers=1, width=128, heads=2, feedforward=256, vocabulary=30, context=64, dropout=0.0)
+    model = build(config, "varlen").cuda()
+    keep_half(model)
+    fuse(model)
+    objective = Objective(model, 0.1, compiled=True)
+    optimizer = make_optimizer(model, TrainingSettings(), fused=True)
+
+    def weights() -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    def learn(batch: Batch, counts: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            total = objective(batch)
+        (total / counts[0]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return total.detach()
+
+    step = Replayed(learn) if replays else learn
+    before, totals = weights(), []
+    for number in range(8):
+        optimizer.set_lr(1e-3 * (number + 1))
+        batch = batches(number, packed=True, device="cuda")
+        totals.append(step(batch, torch.tensor([batch.count], device="cuda")))
+    return torch.stack(totals).tolist(), weights() - before
