@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from regard.config import Positive, Settings, explain
+from regard.decoding.grammar import Grammar
 from regard.errors import ConfigError
 
 NonNegative = Annotated[int, Field(ge=0)]
@@ -67,6 +68,7 @@ class Rules(Wishes):
     banned: Sequences = ()  # never written
     never: tuple[NonNegative, ...] = ()  # tokens that are never chosen, such as those that stand for no text
     required: Sequences = ()  # written before the end; beam search only
+    grammar: Grammar | None = None  # what may follow what, for models that write no text
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

@@ -20,6 +20,7 @@ import zstandard
 
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
+from regard.text.midi import PARTS, holds_music, songs
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -55,10 +56,10 @@ def find(name: str, root: Path | None = None, beside: Path | None = None) -> Pat
     given = Path(name).expanduser()
     places = [given] if given.is_absolute() else [folder / given for folder in (Path(), beside, root) if folder is not None]
     for place in places:
-        if place.is_file():
+        if place.is_file() or (place.is_dir() and holds_music(place)):
             return place
     if any(place.is_dir() for place in places):
-        raise CorpusError(f"{name} is a folder; name a file in it")
+        raise CorpusError(f"{name} is a folder; name a file in it (the folder itself only where it holds MIDI files)")
     packed = (place.with_name(place.name + ending) for place in places for ending in COMPRESSED)
     near = next((place.name for place in packed if place.is_file()), None)
     looked = " and ".join(str(place.absolute()) for place in places)
@@ -92,6 +93,8 @@ def read_rows(
     skip = skip or _stop
     if len(paths) == 2:
         return _aligned_rows(file, task, paths[0], paths[1], skip)
+    if holds_music(paths[0]):
+        return _songs(file, task, paths[0])
     columns = _Columns(file, task, paths[0])
     if not columns.plain:
         return _table_rows(columns, paths[0], skip)
@@ -230,6 +233,17 @@ def _aligned_rows(file: DataFile, task: Task, source: Path, target: Path, skip: 
         raise CorpusError(
             f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; each line should belong to its like, so find where they part"
         )
+
+
+def _songs(file: DataFile, task: Task, path: Path) -> Iterator[Row]:
+    """A song a row, as events. `only` and `without` go by its part: train, dev or test."""
+    if len(KEYS[task]) > 1:
+        raise CorpusError(f"{path}: music is for the task lm; {task} needs text ({', '.join(KEYS[task])})")
+    strange = next((key for key in (*file.only, *file.without) if key != "part"), None)
+    if strange is not None or file.columns:
+        raise CorpusError(f"{path}: songs have no column {strange or file.columns}; only and without go by part, as {{ part = ['dev'] }}")
+    parts = set(file.only.get("part", PARTS)) - set(file.without.get("part", ()))
+    return (Row((song.events,), song.file, 1) for song in songs(path, file.transpose, parts))
 
 
 def _lines(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
