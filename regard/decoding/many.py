@@ -13,11 +13,13 @@ from regard.data.batch import Tokens
 from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.decoding.tree import Tree
 from regard.errors import RegardError
 from regard.models import Encoder, Generator, LanguageModel, Network
 
 ROWS = {"cpu": 128, "cuda": 2048}  # hypotheses at once, more of which would only wait for each other
 TOKENS = {"cpu": 8192, "cuda": 131072}  # read at once, padding included
+READ_TOKENS = {"cpu": 1024, "cuda": 131072}  # by an encoder, with nothing to write after: more would not stay in a CPU's caches
 CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
 
 Result = TypeVar("Result")
@@ -31,6 +33,7 @@ def decode_many(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] | None = None,
+    tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
     """What `decode` gives for each source, whatever else is decoded with it; nothing where the rules leave nothing to write."""
     method, rules = method or Beam(), rules or Rules()
@@ -49,7 +52,7 @@ def decode_many(
         tokens = Tokens.pad([sources[index] for index in part], model.config.pad_token, device=model.device)
         begun = None if prefixes is None else [prefixes[index] for index in part]
         own = part if numbers is None else [numbers[index] for index in part]
-        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True)
+        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree)
 
     return in_batches([len(source) for source in sources], fits, decoded)
 
@@ -94,10 +97,6 @@ def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]])
     return _halving(part[:middle], work) + _halving(part[middle:], work)
 
 
-def _few_tokens(model: Network) -> Callable[[int, int], bool]:
-    return lambda count, longest: count * longest <= TOKENS.get(model.device.type, 8192)
-
-
 @torch.inference_mode()
 def score_many(model: Generator, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
     """The log-probability of each token of each target, given its source (a language model: given what comes before), in one pass."""
@@ -140,4 +139,5 @@ def read_many(model: Encoder, texts: Sequence[Sequence[int]], use: Callable[[Ten
         tokens = Tokens.pad([texts[index] for index in part], model.config.pad_token, device=model.device)
         return list(use(model(tokens), tokens).float().cpu())
 
-    return in_batches([len(text) for text in texts], _few_tokens(model), worked)
+    most = READ_TOKENS.get(model.device.type, 1024)
+    return in_batches([len(text) for text in texts], lambda count, longest: count * longest <= most, worked)

@@ -18,6 +18,7 @@ from regard.decoding.rules import Steering, nothing_left
 from regard.decoding.sampling import Sampler
 from regard.decoding.search import BeamSearch, Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.decoding.tree import Tree
 from regard.errors import ConfigError, RegardError, ShapeError
 from regard.models import Generator, LanguageModel, Memory, State
 from regard.models.base import StackState
@@ -38,21 +39,25 @@ def decode(
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] | None = None,
     partial: bool = False,
+    tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source its hypotheses, best first: n_best of a beam, or as many samples as were asked for.
 
     `prefixes`: what each output must begin with; `numbers`: what chance goes by for each source, its place in the batch by default.
     A source for which the rules leave nothing to write is an error; with `partial` it has no hypotheses, and the others theirs.
+    `tree`: is told of everything that is looked at, for a lone source; it changes nothing.
     """
     method, rules = method or Beam(), rules or Rules()
     _check(model, source, rules, prefixes, numbers)
+    if tree is not None and source.ids.shape[0] != 1:
+        raise ShapeError(f"a tree is of one source, and {source.ids.shape[0]} were given; decode them one by one")
     memory = model.encode(source)
     samples = method.samples if isinstance(method, Sampling) else 1
     rows = torch.arange(source.ids.shape[0], device=model.device).repeat_interleave(samples)
     if samples > 1:
         memory = memory.take(rows)
         prefixes = None if prefixes is None else [prefix for prefix in prefixes for _ in range(samples)]
-    search = make_search(model, memory, method, rules, prefixes, _numbers(numbers, rows, samples))
+    search = make_search(model, memory, method, rules, prefixes, _numbers(numbers, rows, samples), tree)
     found = _Run(model, memory, search).results()
     together = [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
     if not partial and not all(together):
@@ -87,7 +92,13 @@ def _numbers(numbers: Sequence[int] | None, rows: Tensor, samples: int) -> Tenso
 
 
 def make_search(
-    model: Generator, memory: Memory, method: Method, rules: Rules, prefixes: Sequence[Sequence[int]] | None, numbers: Tensor
+    model: Generator,
+    memory: Memory,
+    method: Method,
+    rules: Rules,
+    prefixes: Sequence[Sequence[int]] | None,
+    numbers: Tensor,
+    tree: Tree | None = None,
 ) -> BeamSearch | Sampler:
     lengths = memory.tokens.lengths.tolist()
     given, most = None, [model.config.context] * len(lengths)
@@ -98,16 +109,17 @@ def make_search(
                 f"the prompt is {max(lengths)} tokens long and the model's context {model.config.context}: there is no room to go on; "
                 "shorten the prompt"
             )
-    steering = Steering.of(rules, lengths, model.config.end_token, prefixes=prefixes, most=most, device=model.device)
+    end, stops = model.config.end_token, model.config.stop_tokens
+    steering = Steering.of(rules, lengths, end, stops=stops, prefixes=prefixes, most=most, device=model.device)
     if rules.required and (not isinstance(method, Beam) or method.size == 1):
         raise ConfigError("required words need a beam, to keep hypotheses with and without them open; use a beam of 2 or more")
     if rules.required and isinstance(method, Beam) and method.groups > 1:
         raise ConfigError("required words and groups both say what a beam keeps open; choose one of the two")
     if isinstance(method, Beam):
         if method.size > 1 or method.coverage:
-            return BeamSearch(method, steering, given=given, dtype=model.dtype)
-        return Sampler(Sampling(temperature=0), steering, numbers, given=given, length_penalty=method.length_penalty)
-    return Sampler(method, steering, numbers, given=given)
+            return BeamSearch(method, steering, given=given, dtype=model.dtype, tree=tree)
+        return Sampler(Sampling(temperature=0), steering, numbers, given=given, length_penalty=method.length_penalty, tree=tree)
+    return Sampler(method, steering, numbers, given=given, tree=tree)
 
 
 def _from_the_right(prompt: Tokens) -> Tensor:
@@ -133,7 +145,7 @@ def stream(model: Generator, source: Tokens, sampling: Sampling | None = None, r
             word, going = int(search.words[0, 0]), bool(search.open[0])
             if bool(search.stuck[0]):
                 raise ConfigError(nothing_left(search.steering.rules))
-        if word == model.config.end_token:
+        if word in search.steering.ends:
             return
         yield word
         if not going:
@@ -160,7 +172,8 @@ class _Run:
             return logits[:, None]
 
         self._choose(start)
-        self.replayed = Replayed() if device == "cuda" and isinstance(self.state, StackState) and not self.looks else None
+        plain = isinstance(self.state, StackState) and not self.looks and search.tree is None  # what is replayed tells nobody
+        self.replayed = Replayed() if device == "cuda" and plain else None
 
     def results(self) -> list[list[Hypothesis]]:
         for position in range(1, self.search.limit):

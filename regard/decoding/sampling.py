@@ -6,12 +6,17 @@ and in any order.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from regard.decoding.rules import OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities
 from regard.decoding.settings import Sampling
+
+if TYPE_CHECKING:
+    from regard.decoding.tree import Tree
 
 
 class Sampler:
@@ -20,10 +25,18 @@ class Sampler:
     hypotheses = 1
 
     def __init__(
-        self, sampling: Sampling, steering: Steering, numbers: Tensor, *, given: Tensor | None = None, length_penalty: float = 0.0
+        self,
+        sampling: Sampling,
+        steering: Steering,
+        numbers: Tensor,
+        *,
+        given: Tensor | None = None,
+        length_penalty: float = 0.0,
+        tree: Tree | None = None,
     ) -> None:
-        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding."""
+        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding; `tree`: is told all."""
         self.sampling, self.steering, self.numbers, self.length_penalty = sampling, steering, numbers, length_penalty
+        self.tree = tree
         device, sources = steering.limit.device, len(steering.limit)
         self.limit = int(steering.limit.max())
         self.given = 0 if given is None else given.shape[1]
@@ -50,17 +63,21 @@ class Sampler:
             word = steered.argmax(-1, keepdim=True)  # (sources, 1)
         else:
             word = draw(probabilities(steered, self.sampling), uniform(self.sampling.seed, self.numbers, self.written))
+        if self.tree is not None:
+            self.tree.draws(self, logs, steered, word)
         self.words.copy_(word)
         self.history.index_copy_(2, self.given + self.written, torch.where(self.open, word[:, 0], -1)[:, None, None])
         self.logs.index_copy_(1, self.written, logs[:, 0].gather(1, word).double())
         self.length += self.open
         self.written += 1
-        self.open &= (word[:, 0] != self.steering.end) & (self.written < self.steering.limit)
+        self.open &= ~self.steering.is_end(word[:, 0]) & (self.written < self.steering.limit)
 
     def keep(self, sources: Tensor) -> None:
         for name in ("numbers", "history", "logs", "length", "words", "open", "stuck"):
             setattr(self, name, getattr(self, name).index_select(0, sources))
         self.steering = self.steering.keep(sources)
+        if self.tree is not None:
+            self.tree.keep(sources)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         words = self.history[sources, 0, self.given :].cpu()
@@ -69,7 +86,7 @@ class Sampler:
         return [[] if stuck else each for each, stuck in zip(found, self.stuck[sources].tolist(), strict=True)]
 
     def _hypothesis(self, words: list[int], logs: list[float]) -> Hypothesis:
-        ended = words[-1] == self.steering.end
+        ended = words[-1] in self.steering.ends
         return Hypothesis(tuple(words[:-1] if ended else words), tuple(logs), ended, sum(logs) / len(logs) ** self.length_penalty)
 
 

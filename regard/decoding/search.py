@@ -2,10 +2,10 @@
 
 score = log P(tokens) / length^α, the end token counted in both (+ β Σ log min(1, coverage) where that is asked for)
 
-At each position the 2 × size most probable continuations of each source are looked at. Those that end and are among the best `size` are
-finished, and the best `size` that go on stay open. A source is done when none of its open hypotheses can still win: log-probabilities only
-fall, and the longest output allowed is forgiven most, which bounds what each can reach. A beam of one is greedy search: when its only
-hypothesis ends, nothing is left open.
+At each position the 2 × size most probable continuations of each source are looked at (more, where several tokens end a text). Those that
+end and are among the best `size` are finished, and the best `size` that go on stay open. A source is done when none of its open hypotheses
+can still win: log-probabilities only fall, and the longest output allowed is forgiven most, which bounds what each can reach. A beam of one
+is greedy search: when its only hypothesis ends, nothing is left open.
 
 Nothing here asks the device for a number: sources that are done simply have no open hypothesis left, and whoever runs the search
 (`runner`) looks now and then. So no result depends on the batch, and a whole position can be replayed as one graph.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from torch.nn import functional as F
 
 from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
+
+if TYPE_CHECKING:
+    from regard.decoding.tree import Tree
 
 WORST = -1e9  # ranks what lacks a required word below everything that has it
 
@@ -88,11 +92,23 @@ def take(table: Tensor, places: Tensor) -> Tensor:
 class BeamSearch:
     """The open and finished hypotheses of a batch of sources. Groups are parts of a beam that are kept different; mostly there is one."""
 
-    def __init__(self, beam: Beam, steering: Steering, *, given: Tensor | None = None, dtype: torch.dtype = torch.float32) -> None:
-        """`given`: what was there before the first word (sources, length), -1 at padding, for rules that look back."""
-        self.beam, self.steering = beam, steering
+    def __init__(
+        self,
+        beam: Beam,
+        steering: Steering,
+        *,
+        given: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        tree: Tree | None = None,
+    ) -> None:
+        """`given`: what was there before the first word (sources, length), -1 at padding, for rules that look back.
+
+        `tree`: told of everything that is looked at.
+        """
+        self.beam, self.steering, self.tree = beam, steering, tree
         self.groups, self.width = beam.groups, beam.size // beam.groups
-        self.looked_at = 1 if self.width == 1 else 2 * self.width  # with one place, what is second best never goes on
+        # Of these, enough go on although every hypothesis may end in each way. With one place, what is second best never goes on.
+        self.looked_at = 1 if self.width == 1 else (1 + len(steering.ends)) * self.width
         device, sources = steering.limit.device, len(steering.limit)
         self.limit = int(steering.limit.max())
         self.total = torch.zeros(sources, self.groups, 1, dtype=torch.double, device=device)  # log P of the open ones; -inf: closed
@@ -120,16 +136,18 @@ class BeamSearch:
         """
         logs = log_probabilities(logits)
         self.broken |= logs[..., 0].isnan().any()
+        if self.tree is not None:
+            self.tree.reads(self, logs)
         logs = self.steering.silence(logs)
         steered = self._grouped(self.steering.apply(logs, self.history, self.written))
         logs = self._grouped(logs)
         chosen = [self._chosen(steered, logs, group=0)]
         times = torch.zeros_like(logs[:, 0, 0])  # (sources, vocabulary), how often the groups before chose each word
         for group in range(1, self.groups):
-            going, places = chosen[-1].rank.masked_fill(chosen[-1].words == self.steering.end, OFF).topk(self.width, 1)
+            going, places = chosen[-1].rank.masked_fill(self.steering.is_end(chosen[-1].words), OFF).topk(self.width, 1)
             times.scatter_add_(1, chosen[-1].words.gather(1, places), (going > OFF).to(times.dtype))
             chosen.append(self._chosen(steered - self.beam.diversity * times[:, None, None], logs, group))
-        self._go_on(_Candidates.stack(chosen), weights, real)
+        self._go_on(Candidates.stack(chosen), weights, real)
 
     def _grouped(self, scores: Tensor) -> Tensor:
         """(sources, hypotheses, vocabulary) to (sources, groups, width, vocabulary); at first all groups share the one hypothesis."""
@@ -137,7 +155,7 @@ class BeamSearch:
             return scores[:, None].expand(-1, self.groups, -1, -1)
         return scores.unflatten(1, (self.groups, -1))
 
-    def _chosen(self, steered: Tensor, logs: Tensor, group: int) -> _Candidates:
+    def _chosen(self, steered: Tensor, logs: Tensor, group: int) -> Candidates:
         """The most probable continuations of a group's hypotheses (sources, looked_at), best first."""
         total, steered, logs = self.total[:, group], steered[:, group], logs[:, group]  # (sources, width), (…, vocabulary)
         values, words = steered.topk(
@@ -158,7 +176,7 @@ class BeamSearch:
             rank, best = rank.topk(self.looked_at, 1)
         parents, words = (best // each).clamp(max=total.shape[1] - 1), flat.gather(1, best)
         log = logs.flatten(1).gather(1, parents * logs.shape[-1] + words).to(self.logs.dtype)
-        return _Candidates(rank, parents, words, log)
+        return Candidates(rank, parents, words, log)
 
     def _in_turn(self, rank: Tensor, words: Tensor, histories: Tensor, each: int) -> Tensor:
         """The best candidates of every bank in turn, a bank being those with as many tokens of the required words (Post & Vilar 2018)."""
@@ -176,10 +194,10 @@ class BeamSearch:
     def _group_histories(self, group: int) -> Tensor:
         return self.history if self.history.shape[1] == 1 else self.history.unflatten(1, (self.groups, -1))[:, group]
 
-    def _go_on(self, found: _Candidates, weights: Tensor | None, real: Tensor | None) -> None:
+    def _go_on(self, found: Candidates, weights: Tensor | None, real: Tensor | None) -> None:
         """Finishes what ends among the best, keeps open the best of the rest, and closes sources that no open hypothesis can better."""
         length = self.written + 1
-        valid, ended = found.rank > OFF, found.words == self.steering.end
+        valid, ended = found.rank > OFF, self.steering.is_end(found.words)
         last = (length == self.steering.limit)[:, None, None]
         among_best = torch.arange(self.looked_at, device=ended.device) < self.width
         total = (take(self.total, found.parents) + found.log).masked_fill(~valid, OFF)
@@ -206,6 +224,8 @@ class BeamSearch:
         total = take(total, places).masked_fill(still == OFF, OFF)
         hope = total.amax(2) / self.steering.limit[:, None].double() ** self.beam.length_penalty
         closed = hope <= self.finished.rank[:, :, min(self.beam.n_best, self.width) - 1]
+        if self.tree is not None:
+            self.tree.branches(self, found, rank, score, places.masked_fill(still == OFF, -1), closed)
         self._set("total", total.masked_fill(closed[..., None], OFF))
         self._set("open", (self.total > OFF).flatten(1).any(1))
         # At first there is one hypothesis, which all groups continue; from then on each group has its own.
@@ -260,7 +280,7 @@ class BeamSearch:
 
 
 @dataclass
-class _Candidates:
+class Candidates:
     """Continuations of hypotheses (sources, n), or of those of all groups (sources, groups, n), best first."""
 
     rank: Tensor  # what they are ordered by; -inf: none
@@ -269,7 +289,7 @@ class _Candidates:
     log: Tensor  # the model's own log-probability of the word
 
     @classmethod
-    def stack(cls, groups: Sequence[_Candidates]) -> _Candidates:
+    def stack(cls, groups: Sequence[Candidates]) -> Candidates:
         return cls(*(torch.stack(parts, 1) for parts in zip(*(vars(group).values() for group in groups), strict=True)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
@@ -22,6 +22,8 @@ from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.door.judging import Evaluation, Progress
+    from regard.door.layers import WordVectors
+    from regard.door.trace import Trace
     from regard.recipe import DataFile
 
 __all__ = ["Attention", "Choice", "Filled", "Labelled", "Model", "Options", "Scored", "Written", "load"]
@@ -117,37 +119,47 @@ class Model:
     def translate(self, texts: str, to: str | None = ..., *, prefix: str | Sequence[str] | None = ..., attention: bool = ...,
                   first: int = ..., **options: Unpack[Options]) -> Written: ...  # fmt: skip
     @overload
-    def translate(self, texts: Iterable[str], to: str | None = ..., *, prefix: str | Sequence[str] | None = ..., attention: bool = ...,
-                  first: int = ..., **options: Unpack[Options]) -> list[Written]: ...  # fmt: skip
+    def translate(self, texts: Iterable[str], to: str | Sequence[str] | None = ..., *, prefix: str | Sequence[str] | None = ...,
+                  attention: bool = ..., first: int = ..., numbers: Sequence[int] | None = ...,
+                  **options: Unpack[Options]) -> list[Written]: ...  # fmt: skip
     def translate(
         self,
         texts: Texts,
-        to: str | None = None,
+        to: str | Sequence[str] | None = None,
         *,
         prefix: str | Sequence[str] | None = None,
         attention: bool = False,
         first: int = 0,
+        numbers: Sequence[int] | None = None,
         **options: Unpack[Options],
     ) -> Written | list[Written]:
         """Translations, by beam search unless sampling is asked for (`temperature=…`).
 
-        `to`: the language, for a model that knows several. `prefix`: what each must begin with. `attention`: with the weights behind it.
+        `to`: the language, for a model that knows several; one for all texts, or each its own. `prefix`: what each must begin with.
+        `attention`: with the weights behind it. `numbers`: what chance goes by for each text, where that is not its place.
         """
         from regard.door.writing import translate
 
-        return self._each("translate", texts, lambda many: translate(self, many, to, prefix, attention, first, options))
+        return self._each("translate", texts, lambda many: translate(self, many, to, prefix, attention, first, options, numbers))
 
     @overload
     def generate(self, texts: str = ..., *, attention: bool = ..., first: int = ..., **options: Unpack[Options]) -> Written: ...
     @overload
-    def generate(self, texts: Iterable[str], *, attention: bool = ..., first: int = ..., **options: Unpack[Options]) -> list[Written]: ...
+    def generate(self, texts: Iterable[str], *, attention: bool = ..., first: int = ..., numbers: Sequence[int] | None = ...,
+                 **options: Unpack[Options]) -> list[Written]: ...  # fmt: skip
     def generate(
-        self, texts: Texts = "", *, attention: bool = False, first: int = 0, **options: Unpack[Options]
+        self,
+        texts: Texts = "",
+        *,
+        attention: bool = False,
+        first: int = 0,
+        numbers: Sequence[int] | None = None,
+        **options: Unpack[Options],
     ) -> Written | list[Written]:
         """Continuations of prompts, by sampling unless a beam is asked for (`beam_size=…`)."""
         from regard.door.writing import generate
 
-        return self._each("generate", texts, lambda many: generate(self, many, attention, first, options))
+        return self._each("generate", texts, lambda many: generate(self, many, attention, first, options, numbers))
 
     def stream(self, prompt: str = "", **options: Unpack[Options]) -> Iterator[str]:
         """The continuation of a prompt, piece by piece as it is written."""
@@ -155,6 +167,18 @@ class Model:
 
         self.need("generate")
         return stream(self, prompt, options)
+
+    def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[Options]) -> Written:
+        """The reply to a conversation, whose messages each have a "role" (system, user or assistant) and a "content"."""
+        from regard.door.chat import chat
+
+        return chat(self, messages, options)
+
+    def stream_chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[Options]) -> Iterator[str]:
+        """The same, piece by piece as it is written. `regard.door.chat.Conversation` keeps what was said."""
+        from regard.door.chat import stream_chat
+
+        return stream_chat(self, messages, options)
 
     # Reading
 
@@ -178,13 +202,23 @@ class Model:
 
         return self._each("fill", texts, lambda many: fill(self, many, choices, first))
 
-    def embed(self, texts: Texts, *, pooling: str | None = None, normalise: bool = False, first: int = 0) -> Tensor:
-        """A vector for each text: (width,), or (texts, width). `pooling`: "mean" or "first" token, by default as the model was made."""
+    def embed(self, texts: Texts, *, pooling: str | None = None, normalise: bool | None = None, first: int = 0) -> Tensor:
+        """A vector for each text: (width,), or (texts, width).
+
+        `pooling`: "mean" or "first" token; `normalise`: whether vectors have length 1; by default both as the model was made.
+        """
         from regard.door.reading import embed
 
         self.need("embed")
         vectors = embed(self, self._texts("embed", texts), pooling, normalise, first)
         return vectors[0] if isinstance(texts, str) else vectors
+
+    def vectors(self, text: str) -> WordVectors:
+        """What each token of a text is at every depth: `model.vectors("by the bank").of("bank")` is (1 + layers, width), static first."""
+        from regard.door.layers import vectors
+
+        self.need("embed")
+        return vectors(self, self._texts("vectors", text)[0])
 
     # Judging
 
@@ -217,18 +251,45 @@ class Model:
         root: Path | None = None,
         limit: int | None = None,
         tokenize: str = "13a",
+        stride: int | None = None,
         progress: Progress | None = None,
         **options: Unpack[Options],
     ) -> Evaluation:
         """How good the model is on a data file: BLEU, chrF and TER, perplexity, or accuracy. Rows with an empty side are left out.
 
         `root`: where the file is looked for; `limit`: the first so many rows alone; `tokenize`: sacreBLEU's tokenizer; `progress`: told how
-        many are done, and of how many; `options`: those of `translate`.
+        many are done, and of how many; `options`: those of `translate`. `stride`: a language model reads all lines as one text, by a
+        window as long as its context that moves on by so many tokens.
         """
         from regard.door.judging import evaluate
 
         self.need("evaluate")
-        return evaluate(self, data, to, root=root, limit=limit, tokenize=tokenize, progress=progress, **options)
+        return evaluate(self, data, to, root=root, limit=limit, tokenize=tokenize, stride=stride, progress=progress, **options)
+
+    # Looking inside
+
+    def trace(
+        self,
+        text: str = "",
+        to: str | None = None,
+        *,
+        verb: str | None = None,
+        prefix: str | None = None,
+        parts: Sequence[str] | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        positions: Mapping[str, Sequence[int]] | None = None,
+        candidates: int = 10,
+        **options: Unpack[Options],
+    ) -> Trace:
+        """Every intermediate of one pass, by name, and the answer, which is the same as without looking. docs/trace.md says what is there.
+
+        `verb`: what to do with the text, by default what the model is for; `parts`, `layers`, `heads` and `positions` (of "source" and
+        "target"): only these; `candidates`: how many words to keep for each position; `options`: those of the verb.
+        """
+        from regard.door.tracing import trace, wanted
+
+        return trace(self, text, to, verb, prefix, options, wanted(self, parts, layers, heads, positions, candidates))
 
     def _each(self, verb: str, texts: Texts, work: Callable[[list[str]], list[Answer]]) -> Answer | list[Answer]:
         self.need(verb)
@@ -263,6 +324,8 @@ def verbs_of(config: ModelConfig) -> tuple[str, ...]:
     """What a model of such a config can do."""
     match config:
         case Seq2SeqConfig() | RnnConfig():
+            return ("translate", "score", "evaluate")
+        case LanguageModelConfig(task="translate"):  # pairs in one stack: it has never gone on from a prompt
             return ("translate", "score", "evaluate")
         case LanguageModelConfig():
             return ("generate", "score", "evaluate")

@@ -89,9 +89,12 @@ class Attention(nn.Module):
             tap(self, name, value)
         tap(self, "scores", attended.scores)
         tap(self, "weights", attended.weights)
+        tap(self, "mask", mask.visible)
         joined = attended.output.transpose(1, 2).flatten(2)  # heads side by side: (rows, query, heads * head_width)
         tap(self, "heads", joined)
-        return self.join(joined)
+        projected = self.join(joined)
+        tap(self, "output", projected)
+        return projected
 
     def keys_values(self, source: Tensor, positions: Placement | None = None) -> KeyValues:
         """The keys and values of a source, to be computed once and attended to at every position of a target."""

@@ -49,7 +49,9 @@ class FeedForward(nn.Module):
         else:
             x = self.activation(x)
         tap(self, "inner", x)
-        return self.narrow(self.dropout(x))
+        x = self.narrow(self.dropout(x))
+        tap(self, "output", x)
+        return x
 
 
 class AddNorm(nn.Module):
@@ -103,6 +105,7 @@ class Block(nn.Module):
         positions: Placement | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
+        tap(self, "input", x)
         x = self.attention_add(x, lambda x: self.attention(x, mask=mask, positions=positions, cache=cache))
         if self.cross is not None and self.cross_add is not None:
             cross = self.cross

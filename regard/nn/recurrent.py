@@ -43,6 +43,8 @@ class RecurrentEncoder(nn.Module):
         packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         states, last = self.rnn(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
+        tap(self, "embeddings", x)
+        tap(self, "states", states)
         return states, self._hidden(last)
 
     def _hidden(self, last: Tensor | tuple[Tensor, Tensor]) -> Hidden:
@@ -116,6 +118,8 @@ class RecurrentDecoder(nn.Module):
         """Embedded words (rows, length, width), each given its true predecessor, to (rows, length, width) for the de-embedder."""
         if self.attention is None or source.keys is None:
             states, hidden = self._run(x, hidden)
+            tap(self, "embeddings", x)
+            tap(self, "states", states)
             return self._output(states, x), hidden
         outputs, contexts, looks = [], [], []
         for word in x.split(1, 1):  # each word's context depends on the state before it: no way to do them at once
@@ -124,8 +128,11 @@ class RecurrentDecoder(nn.Module):
             outputs.append(state)
             contexts.append(context)
             looks.append(weights)
+        states, context = torch.cat(outputs, 1), torch.stack(contexts, 1)
         tap(self.attention, "weights", torch.stack(looks, 1))  # (rows, target, source)
-        return self._output(torch.cat(outputs, 1), x, torch.stack(contexts, 1)), hidden
+        for name, value in (("embeddings", x), ("states", states), ("contexts", context)):
+            tap(self, name, value)
+        return self._output(states, x, context), hidden
 
     def _run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         if hidden.cell is not None:

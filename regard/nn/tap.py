@@ -5,7 +5,7 @@ Nothing is left on a module and nothing is computed for it: without a recorder `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -27,14 +27,17 @@ class Taps(dict[str, Tensor]):
 class Recorder:
     """What was tapped, by the full name of the module and of the intermediate: `decoder.layers.0.attention.weights`."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.taps = Taps()
+    def __init__(self, model: nn.Module, wanted: Callable[[str], bool] | None = None) -> None:
+        self.taps, self._wanted = Taps(), wanted
         self._names = {module: name for name, module in model.named_modules()}
 
     def take(self, module: nn.Module, name: str, value: Tensor) -> None:
         path = self._names.get(module)
-        if path is not None:  # a module of another model that runs in the same context is none of ours
-            self.taps[f"{path}.{name}" if path else name] = value.detach()
+        if path is None:  # a module of another model that runs in the same context is none of ours
+            return
+        full = f"{path}.{name}" if path else name
+        if self._wanted is None or self._wanted(full):
+            self.taps[full] = value.detach()
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
@@ -50,9 +53,12 @@ def tap(module: nn.Module, name: str, value: Tensor | None) -> None:
 
 
 @contextmanager
-def record(model: nn.Module) -> Iterator[Taps]:
-    """Collects every tapped intermediate of one pass through `model`. Run it with the `explicit` backend to have weights."""
-    recorder = Recorder(model)
+def record(model: nn.Module, wanted: Callable[[str], bool] | None = None) -> Iterator[Taps]:
+    """Collects every tapped intermediate of one pass through `model`. Run it with the `explicit` backend to have weights.
+
+    `wanted`: whether to keep one, by its full name; all are kept by default.
+    """
+    recorder = Recorder(model, wanted)
     token = _recorder.set(recorder)
     try:
         yield recorder.taps

@@ -26,15 +26,18 @@ DRAWS = 2000  # queries to measure a variance with
 MEANINGS = {  # of what a pass through an encoder block records
     "embeddings": "a vector for each word",
     "placed": "+ position",
+    "input": "what comes into the layer",
     "attention.query": "Q: for each head, a vector for each word",
     "attention.key": "K",
     "attention.value": "V",
     "attention.scores": "QKᵀ / √d",
     "attention.weights": "softmax: a table for each head",
     "attention.heads": "weights × V, the heads side by side",
-    "attention_add.added": "× W^O, added to what came in",
+    "attention.output": "× W^O",
+    "attention_add.added": "added to what came in",
     "feedforward.inner": "norm, then max(0, xW₁ + b₁): wide",
-    "feedforward_add.added": "× W₂ + b₂, added to what came in",
+    "feedforward.output": "× W₂ + b₂: back to the width",
+    "feedforward_add.added": "added to what came in",
     "output": "norm: what the next layer gets",
 }
 

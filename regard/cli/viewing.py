@@ -1,0 +1,88 @@
+"""The verb that shows what a model worked with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.app import app
+from regard.cli.options import BeamSize, Device, LengthPenalty, MaxLength, ModelOption, NBest, Prefix, Seed, Temperature, To, TopP
+from regard.errors import RegardError
+
+PICTURES = "Pictures"
+
+
+@app.command()
+def view(
+    text: Annotated[str | None, typer.Argument(help="A text; without one, a line of standard input.")] = None,
+    model: ModelOption = None,
+    to: To = None,
+    out: Annotated[Path | None, typer.Option(help="The page to write; page.html unless only pictures are asked for.")] = None,
+    png: Annotated[Path | None, typer.Option(help="A folder for pictures, for papers and slides.", rich_help_panel=PICTURES)] = None,
+    svg: Annotated[bool, typer.Option("--svg", help="With --png: write them as SVG instead.", rich_help_panel=PICTURES)] = False,
+    verb: Annotated[
+        str | None, typer.Option(help="translate, generate, classify, fill or embed; by default what the model is for.")
+    ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    n_best: NBest = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    max_length: MaxLength = None,
+    prefix: Prefix = None,
+    device: Device = None,
+) -> None:
+    """Write one HTML file in which a sentence can be followed through a model: attention, the search, every vector and its numbers.
+
+    It opens by a double click, without a server or a network. --png adds pictures.
+    """
+    if svg and png is None:
+        raise typer.BadParameter("--svg says how pictures are written; say where with --png DIR")
+    from regard.console import Messages
+    from regard.door import load, shipped_for
+
+    given = _text(text)
+    wishes = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best, "temperature": temperature, "top_p": top_p,
+              "seed": seed, "max_length": max_length}  # fmt: skip
+    options: Any = {name: value for name, value in wishes.items() if value is not None}
+    with Messages() as messages:
+        loaded = load(model or shipped_for(verb or "translate"), device=device)
+        loaded.warn = messages.say
+        loaded.name = _short(loaded.name)
+        trace = loaded.trace(given, to, verb=verb, prefix=prefix, **options)
+        if out is not None or png is None:
+            _write_page(trace, out or Path("page.html"), messages)
+        if png is not None:
+            from regard.view.plots import write_plots
+
+            written = write_plots(trace, png, svg=svg, warn=messages.say)
+            messages.say(f"wrote {', '.join(path.name for path in written)} to {png}")
+
+
+def _short(name: str) -> str:
+    """The name of a bundle without its folders: a page may be shown to others."""
+    folder = Path(name).resolve()
+    return folder.parent.name if folder.name == "bundle" else folder.name
+
+
+def _text(text: str | None) -> str:
+    if text is not None:
+        return text
+    if sys.stdin.isatty():
+        raise RegardError("give a text to look at, as in: regard view 'I love you very much.' --to it")
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _write_page(trace: Any, path: Path, messages: Any) -> None:
+    from regard.view.page import MOST, write_page
+    from regard.view.trace import as_json
+
+    document = as_json(trace, most=MOST)
+    size = write_page(document, path)
+    for part in document["left_out"]:
+        messages.say(f"{part['part']}: left out; {part['why']}")
+    messages.say(f"wrote {path}, {size / 1e6:.1f} MB; open it in a browser")
