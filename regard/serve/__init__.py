@@ -1,0 +1,1 @@
+"""A server with known interfaces: JSON for every verb, LibreTranslate's and OpenAI's, and the page. It needs the extra `serve`."""

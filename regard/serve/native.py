@@ -1,0 +1,116 @@
+"""/api: every verb of the library as JSON, and what is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from regard.door import Written
+from regard.errors import RegardError
+from regard.serve import schemas
+from regard.serve.desk import Answers, Desk, desk_of
+from regard.serve.queue import Ask
+from regard.serve.schemas import PROBLEMS
+from regard.serve.security import Json
+from regard.view.summary import summarise
+
+router = APIRouter(prefix="/api", tags=["regard"], responses=PROBLEMS)
+TheDesk = Annotated[Desk, Depends(desk_of)]
+
+
+@router.post("/translate", responses={200: {"model": schemas.WrittenAnswers}})
+async def translate(asked: schemas.Translate, request: Request, desk: TheDesk) -> Response:
+    """Translations, by beam search unless sampling is asked for."""
+    name, _ = desk.find(asked.model, "translate")
+    asks = [Ask(text, number=number, to=asked.to, prefix=asked.prefix) for number, text in enumerate(_many(asked.texts))]
+    found = await desk.ask(request, name, "translate", asks, attention=asked.alignment or None, **asked.options())
+    return _said(found, [_written(answer) for answer in found.answers])
+
+
+@router.post("/generate", responses={200: {"model": schemas.WrittenAnswers}})
+async def generate(asked: schemas.Generate, request: Request, desk: TheDesk) -> Response:
+    """Continuations of prompts, by sampling unless a beam is asked for."""
+    name, _ = desk.find(asked.model, "generate")
+    asks = [Ask(text, number=number) for number, text in enumerate(_many(asked.texts))]
+    found = await desk.ask(request, name, "generate", asks, **asked.options())
+    return _said(found, [_written(answer) for answer in found.answers])
+
+
+@router.post("/classify", responses={200: {"model": schemas.LabelledAnswers}})
+async def classify(asked: schemas.Classify, request: Request, desk: TheDesk) -> Response:
+    """The label of each text."""
+    return await _read(request, desk, asked.model, "classify", asked.texts)
+
+
+@router.post("/fill", responses={200: {"model": schemas.FilledAnswers}})
+async def fill(asked: schemas.Fill, request: Request, desk: TheDesk) -> Response:
+    """The words that belong where a text says [MASK]."""
+    return await _read(request, desk, asked.model, "fill", asked.texts, choices=asked.choices)
+
+
+@router.post("/embed", responses={200: {"model": schemas.VectorAnswers}})
+async def embed(asked: schemas.Embed, request: Request, desk: TheDesk) -> Response:
+    """A vector for each text."""
+    name, _ = desk.find(asked.model, "embed")
+    asks = [Ask(text) for text in _many(asked.texts)]
+    found = await desk.ask(request, name, "embed", asks, pooling=asked.pooling, normalise=asked.normalise)
+    return _said(found, found.answers)
+
+
+@router.post("/score", responses={200: {"model": schemas.ScoredAnswers}})
+async def score(asked: schemas.Score, request: Request, desk: TheDesk) -> Response:
+    """How likely the model finds given targets for given sources; a language model: given texts."""
+    name, _ = desk.find(asked.model, "score")
+    sources = _many(asked.texts)
+    targets = [None] * len(sources) if asked.targets is None else _many(asked.targets)
+    if len(sources) != len(targets):
+        raise RegardError(f"{len(sources)} texts for {len(targets)} targets; each target needs its own source")
+    asks = [Ask(text, target=target) for text, target in zip(sources, targets, strict=True)]
+    found = await desk.ask(request, name, "score", asks, to=asked.to)
+    return _said(found, [answer.as_json() for answer in found.answers])
+
+
+@router.get("/models", responses={200: {"model": schemas.Models}})
+async def models(desk: TheDesk) -> Response:
+    """What is loaded, and what each can do."""
+    return Json({"models": [_card(name, desk) for name in desk.models]})
+
+
+def _card(name: str, desk: Desk) -> dict[str, Any]:
+    model = desk.models[name]
+    config = model.config
+    return {
+        "name": name,
+        "kind": config.kind,
+        "verbs": [verb for verb in model.verbs if verb != "evaluate"],  # which needs files, and no request may name one
+        "languages": list(model.languages),
+        "labels": list(getattr(config, "labels", None) or ()),
+        "context": config.context,
+        "vocabulary": config.vocabulary,
+        "parameters": summarise(config).parameters,
+    }
+
+
+async def _read(request: Request, desk: Desk, model: str | None, verb: str, texts: str | list[str], **options: Any) -> Response:
+    name, _ = desk.find(model, verb)
+    found = await desk.ask(request, name, verb, [Ask(text) for text in _many(texts)], **options)
+    return _said(found, [answer.as_json() for answer in found.answers])
+
+
+def _said(found: Answers, answers: list[Any]) -> Response:
+    return Json({"model": found.model, "answers": answers, "warnings": found.warnings})
+
+
+def _written(answer: Written) -> dict[str, Any]:
+    return _light(answer).as_json()
+
+
+def _light(answer: Written) -> Written:
+    """Without the weights of every layer and head, which are megabytes; how each word looked at the source stays."""
+    return replace(answer, attention=None, alternatives=tuple(_light(other) for other in answer.alternatives))
+
+
+def _many(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -1,0 +1,225 @@
+"""Requests batched as they come.
+
+Every text of every request waits on its own. When the worker is free it takes the text that came first, and with it those of the same
+kind that are nearest in length, as many as the machine works on at once. A text's answer depends on none of the others, so nobody can
+tell; but thirty-two take little longer than one. What does not fit is refused at once, and whoever goes away frees their places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from regard.errors import RegardError
+from regard.serve.metrics import Metrics
+from regard.serve.settings import Limits
+
+PATIENCE = 0.004  # seconds that a text waits for company where nothing else is going on
+PADDED = 2.0  # times as many tokens as there are, at most: a long text among short ones makes all of them long
+RETURNING = 0.002  # seconds that each who was answered has to ask again, before the next are chosen
+MOST_PAUSE = 0.1  # of what the batch took
+MEMORY = 0.8  # how much of the measured speed is that of the batches before
+
+
+class FullError(RegardError):
+    """Too much is waiting already; in `retry_after` seconds there should be room."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LateError(RegardError):
+    """There was no answer within the time that a request may take."""
+
+
+class ClosingError(RegardError):
+    """The server finishes what it has begun and takes no more."""
+
+
+class TooMuchError(RegardError):
+    """More in one request than is ever taken."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What texts must share to be worked on together."""
+
+    model: str
+    verb: str
+    options: tuple[tuple[str, Any], ...] = ()
+    most_texts: int = 128  # at once
+    most_tokens: int = 8192  # at once, padding counted
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One text, and what is its own about it."""
+
+    text: str
+    tokens: int = 1
+    place: int = 0  # in its request
+    number: int = 0  # what chance goes by
+    to: str | None = None
+    prefix: str | None = None
+    target: str | None = None  # to be scored
+    ids: tuple[int, ...] | None = None  # its tokens, where it is a conversation and not a text
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one text."""
+
+    answer: Any = None
+    warnings: tuple[str, ...] = ()
+    error: Exception | None = None
+
+
+@dataclass
+class Job:
+    """What one client waits for."""
+
+    done: asyncio.Future[None]
+    outcomes: list[Outcome | None]
+
+    def settle(self, place: int, outcome: Outcome) -> None:
+        self.outcomes[place] = outcome
+        if self.done.done():
+            return  # nobody waits any more
+        if outcome.error is not None:
+            self.done.set_exception(outcome.error)
+        elif None not in self.outcomes:
+            self.done.set_result(None)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A text in the queue."""
+
+    kind: Kind
+    ask: Ask
+    job: Job = field(repr=False)
+
+
+Work = Callable[[Kind, Sequence[Entry]], list[Outcome]]
+
+
+class Queue:
+    """Those who wait, and the one worker. All of it but the work itself happens in the event loop."""
+
+    def __init__(self, work: Work, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
+        self.closing = False
+        self._work = work
+        self._waiting: dict[int, Entry] = {}  # in the order of arrival
+        self._numbers = count()
+        self._arrived = asyncio.Event()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="regard-work")  # torch blocks, and one batch has all cores
+        self._speed: dict[tuple[str, str], float] = {}  # by model and verb: tokens read in a second, lately
+        metrics.waiting.set_function(lambda: len(self._waiting))
+
+    async def ask(self, kind: Kind, asks: Sequence[Ask]) -> list[Outcome]:
+        """What became of each text. Being cancelled frees the places of those that were not begun."""
+        self._admit(asks)
+        job = Job(asyncio.get_running_loop().create_future(), [None] * len(asks))
+        numbers = []
+        for place, ask in enumerate(asks):
+            numbers.append(next(self._numbers))
+            self._waiting[numbers[-1]] = Entry(kind, Ask(**(vars(ask) | {"place": place})), job)
+        self._arrived.set()
+        try:
+            if asks:
+                async with asyncio.timeout(self.limits.seconds):
+                    await job.done
+        except TimeoutError:
+            self.metrics.refused.labels("late").inc()
+            raise LateError(f"there was no answer within {self.limits.seconds:g} s; send less at once, or ask again later") from None
+        finally:
+            for number in numbers:
+                self._waiting.pop(number, None)
+        return [outcome for outcome in job.outcomes if outcome is not None]
+
+    def _admit(self, asks: Sequence[Ask]) -> None:
+        if self.closing:
+            raise ClosingError("the server is about to stop and takes no more requests; ask another, or again later")
+        if len(asks) > self.limits.waiting:
+            raise TooMuchError(f"{len(asks)} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
+        room = self.limits.waiting - len(self._waiting)
+        # Who would wait for half of the time that there is had better come again than wait for nothing.
+        if len(asks) > room or (self._waiting and self.seconds_of_work() > self.limits.seconds / 2):
+            self.metrics.refused.labels("full").inc()
+            raise FullError(f"{len(self._waiting)} texts are waiting already; ask again in a while", self.retry_after())
+
+    def seconds_of_work(self) -> float:
+        """How long those who wait will take, by the speed of late; what was never done yet counts for nothing."""
+        known = ((entry.ask.tokens, self._speed.get((entry.kind.model, entry.kind.verb))) for entry in self._waiting.values())
+        return sum(tokens / speed for tokens, speed in known if speed)
+
+    def retry_after(self) -> int:
+        return min(60, max(1, math.ceil(self.seconds_of_work() / 2)))
+
+    async def run(self) -> None:
+        """Works for as long as the server lives."""
+        while True:
+            if not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+                await asyncio.sleep(PATIENCE)
+            if batch := self._next():
+                await self._returned(batch, await self._done(batch))
+
+    async def _returned(self, batch: Sequence[Entry], took: float) -> None:
+        """A moment for those who have their answers to ask again, unless there is plenty to choose from.
+
+        The more there are, the better they fit together: a long text among others of its length costs a fraction of what it costs alone.
+        """
+        plenty = min(2 * batch[0].kind.most_texts, len(self._waiting) + len(batch))
+        end = time.perf_counter() + min(RETURNING * len(batch), MOST_PAUSE * took)
+        while len(self._waiting) < plenty and (left := end - time.perf_counter()) > 0:
+            await asyncio.sleep(min(left, RETURNING))
+
+    def _next(self) -> list[Entry]:
+        """Whoever came first, and those of the same kind that are nearest in length, until no more fit."""
+        if not self._waiting:
+            return []
+        first = next(iter(self._waiting.values()))
+        same = [(number, entry) for number, entry in self._waiting.items() if entry.kind == first.kind]
+        same.sort(key=lambda item: abs(item[1].ask.tokens - first.ask.tokens))  # stable: of the same length, the older ones
+        chosen = list(_fitting(same, first.kind))
+        return [self._waiting.pop(number) for number in chosen]
+
+    async def _done(self, batch: list[Entry]) -> float:
+        """Works on a batch and gives everyone their own; the seconds that it took."""
+        kind, begun = batch[0].kind, time.perf_counter()
+        try:
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._worker, self._work, kind, batch)
+        except Exception as error:  # work says what is wrong of each text; whatever else happens, the queue goes on
+            outcomes = [Outcome(error=error)] * len(batch)
+        took, read = time.perf_counter() - begun, sum(entry.ask.tokens for entry in batch)
+        now, before = read / max(took, 1e-6), self._speed.get((kind.model, kind.verb))
+        self._speed[kind.model, kind.verb] = now if before is None else MEMORY * before + (1 - MEMORY) * now
+        self.metrics.batch(kind.model, kind.verb, len(batch), read, took)
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            entry.job.settle(entry.ask.place, outcome)
+        return took
+
+    def close(self) -> None:
+        """Ends the worker, once what it does is done."""
+        self._worker.shutdown()
+
+
+def _fitting(entries: Sequence[tuple[int, Entry]], kind: Kind) -> Iterator[int]:
+    """The numbers of as many as are worked on at once; the first of them always is."""
+    longest = tokens = 0
+    for size, (number, entry) in enumerate(entries, 1):
+        longest, tokens = max(longest, entry.ask.tokens), tokens + entry.ask.tokens
+        padded = size * longest
+        if size > 1 and (size > kind.most_texts or padded > min(kind.most_tokens, PADDED * tokens)):
+            return
+        yield number

@@ -1,0 +1,68 @@
+"""Starting and stopping: a socket, the models, and uvicorn in between."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from regard.door import Model
+from regard.errors import ConfigError
+from regard.serve.app import create_app
+from regard.serve.settings import Settings
+
+IDLE_SECONDS = 30  # that a connection is kept open for a next request
+SPARE = 512  # connections beside those that may wait
+GRACE_SECONDS = 5  # beyond the time that a request may take
+
+
+class Server(uvicorn.Server):
+    """Told to stop, it takes no more, and ends when what was taken is done."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        limits = settings.limits
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
+            limit_concurrency=limits.waiting + limits.streams + SPARE, timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=int(limits.seconds) + GRACE_SECONDS,
+        )  # fmt: skip
+        super().__init__(config)
+        self._desk = app.state.desk
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._desk.close_door()
+        super().handle_exit(sig, frame)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at that address, which is not listened on yet."""
+    bound = None
+    try:
+        kind, *_, address = next(iter(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)))
+        bound = socket.socket(kind, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        raise ConfigError(f"can't serve at {host}, port {port}: {error.strerror}; choose another with --host or --port") from error
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(models: Mapping[str, Model], settings: Settings, bound: socket.socket, ready: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or Ctrl-C, then finishes what was taken. `ready` is told the address."""
+    server = Server(create_app(models, settings), settings)
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: None)  # uvicorn raises what it heard once more when all is done: it was heard
+    bound.listen(2048)
+    ready(address_of(bound))
+    server.run(sockets=[bound])

@@ -1,0 +1,36 @@
+"""What a server is told when it starts: who may ask, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MOST_OUTPUTS = 16  # hypotheses, samples or alternatives of a text: what each of them costs is time of all others
+MOST_WORDS = 64  # banned or required
+MOST_CHOICES = 100  # for a missing word
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is taken on. What is beyond is refused with a status and a message that say so, never half done."""
+
+    body: int = 1 << 20  # bytes of a request
+    texts: int = 128  # in a request
+    characters: int = 10_000  # of a text
+    waiting: int = 256  # texts that wait for their turn, of all requests together
+    streams: int = 4  # continuations written word by word at once
+    seconds: float = 60.0  # from the arrival of a request to its answer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The limits, and who may ask."""
+
+    limits: Limits = field(default_factory=Limits)
+    api_key: str | None = None
+    hosts: frozenset[str] = frozenset()  # names that requests may address; none: any
+    origins: tuple[str, ...] = ()  # other sites whose pages may ask
+    reads: str = "en"  # what translators read, which a bundle does not say
+    writes: str | None = None  # what a translator without tags writes
+    runs: Path | None = None  # a folder of trainings, whose figures are shown

@@ -1,0 +1,329 @@
+// Answer: what the model says, how sure it is of each word, what else it might have said, and what each word looked at.
+
+import { read } from "./arrays.js";
+import { bars } from "./cards.js";
+import { signed, css } from "./colour.js";
+import { button, el, fixed, fold, formula, intro, table } from "./dom.js";
+import { heat, span } from "./draw.js";
+import { stands, told } from "./light.js";
+import { guessed, shown, wordsOf } from "./trace.js";
+
+export const answer = { early: true, draw };
+
+const SAYS = {
+  translate: [
+    "The translation. The shorter the line beneath a word, and the warmer its ground, the less sure the model was. Point at a word to see what it looked at.",
+    [
+      "A word's probability is what softmax gives it among all words of the vocabulary, after everything before it; a word of several tokens has the product of theirs.",
+      "What it looked at are the weights of cross-attention in the last layer, averaged over its heads: queries come from the decoder, keys and values from the encoder.",
+    ],
+  ],
+  generate: [
+    "How the text goes on. The shorter the line beneath a word, the less sure the model was. Point at a word to see what it looked at.",
+    [
+      "Each word is drawn from the probabilities that the decoder gives after all words before it, so another seed gives another text.",
+      "What it looked at are the weights of the last layer, averaged over its heads, of the position that wrote the word.",
+    ],
+  ],
+  classify: [
+    "The label that the model gives this text, and how likely it finds each one. Point at a word to see what it looked at.",
+    [
+      "The encoder gives every word a vector; one vector for the whole text is made of them, and softmax over its logits gives each label a probability.",
+    ],
+  ],
+  fill: [
+    "The words that the model puts where the text says [MASK], best first. Point at a word to see what it looked at.",
+    [
+      "The encoder sees the words on both sides. At the masked place its vector is compared with that of every word of the vocabulary: the logits, and softmax over them.",
+    ],
+  ],
+  embed: [
+    "One vector for the whole text: texts that mean alike have vectors that point alike.",
+    ["It is made of the vectors that the encoder gives each word, which have taken in the others by attention."],
+  ],
+};
+
+function draw(app) {
+  const { session } = app,
+    own = session.verb;
+  const body = { translate: written, generate: written, classify, fill, embed }[own](app, session.answer);
+  const line = el("p", { class: "told", "aria-live": "polite" });
+  app.pointed = (said) => {
+    line.textContent = !session.trace
+      ? ""
+      : said
+        ? pointedAt(session.trace, said)
+        : "Point at a word, or walk through them with Tab.";
+  };
+  app.pointed(app.resting());
+  return [intro(`answer-${own}`, ...SAYS[own]), ...body(line)];
+}
+
+function pointedAt(trace, said) {
+  const [side, places] = said.split(":"),
+    labels = side === "target" && trace.document.source ? trace.labels.next : trace.labels[side];
+  const shift = side === "target" && !trace.document.source ? 1 : 0; // a language model writes the word after the one it reads
+  const names = places
+    .split(",")
+    .map((place) => (shift ? trace.labels.next : labels)[place] ?? "")
+    .join("")
+    .replaceAll("·", "");
+  return `${names} ${told(trace, said)}`;
+}
+
+/** Words as buttons in a running text; spaces and line breaks stay between them. */
+function running(words, make, first = true) {
+  return words.flatMap((word, place) => {
+    const text = word.text.trim(),
+      parted = !/^[\p{P}\p{S}]*$/u.test(text) || text.startsWith("<"); // some tokenizers leave spaces to the writer
+    const between = /^\s+/.exec(word.text)?.[0] ?? (parted ? " " : "");
+    return [first && place === 0 ? null : document.createTextNode(between), text ? make(word, text, place) : null];
+  });
+}
+
+function wordButton(app, side, looks, seen, text, extra = {}) {
+  const picked = looks.includes(app.state[side]),
+    place = looks[0];
+  const { class: classes = "", ...rest } = extra;
+  return el("button", {
+    type: "button",
+    class: `word ${classes}`,
+    text,
+    "aria-pressed": String(picked),
+    key: `word-${side}-${place}`,
+    ...stands(side, looks, seen),
+    on: { click: () => app.pick(side, picked ? -1 : place) },
+    ...rest,
+  });
+}
+
+/** The text that was read, word by word. */
+function sourceWords(app) {
+  const { trace } = app.session,
+    { source } = trace.document;
+  return running(wordsOf(source.tokens, source.words), ({ places }, text) =>
+    wordButton(app, "source", places, places, text, { class: source.special[places[0]] ? "special" : "" }),
+  );
+}
+
+const BROKEN = /\ufffd|\\x[0-9a-f]{2}/; // a token that is part of a character
+
+/** Words of an output with their probabilities: those of their tokens multiplied. */
+export function sureWords(tokens, logs, numbers, text) {
+  const words = wordsOf(tokens, numbers);
+  for (const word of words)
+    word.probability = Math.exp(word.places.reduce((total, place) => total + (logs[place] ?? -Infinity), 0));
+  return words.some((word) => BROKEN.test(word.text)) ? spelled(words, text) : words;
+}
+
+/** Where tokens are parts of characters, what they make together is found in the text again. */
+function spelled(words, text) {
+  let from = 0;
+  words.forEach((word, place) => {
+    const whole = BROKEN.test(word.text) ? null : word.text.trim();
+    const next =
+      whole ??
+      words
+        .slice(place + 1)
+        .find((other) => !BROKEN.test(other.text) && other.text.trim())
+        ?.text.trim();
+    const found = next === undefined ? -1 : text.indexOf(next, from),
+      at = found < 0 ? text.length : found;
+    if (whole === null) word.text = text.slice(from, at);
+    from = whole === null ? at : at + whole.length;
+  });
+  return words;
+}
+
+function sure(probability) {
+  const warm = signed(-0.55 * (1 - probability));
+  return { style: { "--sure": probability, "--warm": css(warm) }, title: `probability ${fixed(probability)}` };
+}
+
+function written(app, found) {
+  const { trace, verb } = app.session,
+    target = trace?.document.target,
+    given = target?.given ?? 1;
+  const numbers = target ? target.next_words.slice(given - 1) : guessed(found.tokens);
+  const words = sureWords(found.tokens, found.log_probabilities, numbers, found.text);
+  const make = (word, text) => {
+    const looks = word.places.map((place) => place + given - 1),
+      seen = trace && !trace.document.source ? word.places.map((place) => place + given) : looks;
+    return wordButton(app, "target", looks, seen, text, { class: "sure", ...sure(word.probability) });
+  };
+  const output = el(
+    "p",
+    { class: "output", dir: "auto", lang: app.state.to || null, "aria-label": "Answer" },
+    running(words, make, verb !== "generate"),
+  );
+  if (verb === "generate") output.prepend(el("span", { class: "prompt" }, prompt(app, trace)));
+  return (line) => [
+    el(
+      "div",
+      { class: "card answer" },
+      verb === "translate" && trace && el("p", { class: "input", dir: "auto", "aria-label": "Source" }, sourceWords(app)),
+      output,
+      line,
+      facts(app, found),
+      verb === "generate" && another(app),
+    ),
+    el("div", { class: "columns" }, alternatives(app, found), tokenTable(app, found)),
+  ];
+}
+
+function prompt(app, trace) {
+  if (!trace) return app.state.text;
+  const { target } = trace.document,
+    given = { tokens: target.tokens.slice(0, target.given), words: target.words.slice(0, target.given) };
+  return running(wordsOf(given.tokens, given.words), ({ places }, text) =>
+    wordButton(app, "target", places, places, text, { class: target.special[places[0]] ? "special" : "" }),
+  );
+}
+
+function facts(app, found) {
+  const parts = [`log P ${fixed(found.log_probability)}`];
+  if (app.session.verb === "translate") parts.push(`score ${fixed(found.score)}`);
+  parts.push(`${found.tokens.length} tokens`, found.ended ? "ended by itself" : "stopped: it was long enough");
+  const link = (view, text) => button(text, () => app.set({ view }), { class: "link" });
+  return el(
+    "p",
+    { class: "facts" },
+    el("span", { text: parts.join(" · ") }),
+    app.session.trace && el("span", {}, link("steps", "how it was found"), " ", link("attention", "all attention")),
+  );
+}
+
+function another(app) {
+  if (app.session.carried) return null;
+  return el(
+    "p",
+    {},
+    button("Another", () => app.ask({ seed: app.state.seed + 1 }), { key: "another", title: "The same with the next seed" }),
+  );
+}
+
+function alternatives(app, found) {
+  if (!found.alternatives?.length) return null;
+  const rows = found.alternatives.map((other, place) => {
+    const words = sureWords(other.tokens, other.log_probabilities, guessed(other.tokens), other.text);
+    const text = el(
+      "span",
+      { class: "other", dir: "auto" },
+      running(words, (word, own) => el("span", { class: "sure", text: own, ...sure(word.probability) })),
+    );
+    return [String(place + 2), text, fixed(other.score), fixed(other.log_probability)];
+  });
+  return el(
+    "section",
+    { class: "card" },
+    el("h2", { text: "Alternatives" }),
+    table("Alternatives, best first", ["", "text", "score", "log P"], rows, { class: "texts" }),
+  );
+}
+
+function tokenTable(app, found) {
+  const { trace } = app.session,
+    given = trace?.given ?? 1;
+  const make = () => {
+    const tokens =
+      found.ended && found.log_probabilities.length > found.tokens.length
+        ? [...found.tokens, trace?.document.target?.next.at(-1) ?? "<end>"]
+        : found.tokens;
+    const rows = tokens.map((token, place) => [
+      shown(token),
+      fixed(Math.exp(found.log_probabilities[place])),
+      fixed(found.log_probabilities[place]),
+      trace ? told(trace, `target:${place + given - 1}`).replace(/^looked at /, "") : "",
+    ]);
+    return [
+      table("Every token", ["token", "probability", "log P", "looked at"], rows),
+      app.session.verb === "translate" &&
+        el("p", { class: "facts" }, "score = ", formula("log P / lengthᵅ"), "log P is the sum over all tokens"),
+    ];
+  };
+  return el(
+    "section",
+    { class: "card" },
+    el("h2", { text: "Token by token" }),
+    fold(found.tokens.length > 16 ? "many-tokens" : "tokens", "Probabilities and looks of every token", make),
+  );
+}
+
+function classify(app, found) {
+  const rows = Object.entries(found.probabilities)
+    .sort(([, one], [, other]) => other - one)
+    .map(([name, value], place) => ({ name, value, chosen: place === 0 }));
+  return (line) => [
+    el(
+      "div",
+      { class: "card answer" },
+      el(
+        "p",
+        { class: "output", "aria-label": "Answer" },
+        el("strong", { text: found.label }),
+        el("span", { class: "muted", text: ` ${fixed(found.probability)}` }),
+      ),
+      app.session.trace && el("p", { class: "input", dir: "auto", "aria-label": "Text" }, sourceWords(app)),
+      line,
+    ),
+    el("section", { class: "card" }, el("h2", { text: "Every label" }), bars("Probability of every label", "label", rows)),
+  ];
+}
+
+/** The text with its best words in place, marked; as it is where they can't be found in it. */
+function filled(text, found) {
+  const between = text.split(/\[MASK\]|<mask>/),
+    best = found.choices.map((choices) => choices[0]);
+  const whole = between.map((part, at) => part + (best[at]?.word ?? "")).join("");
+  if (between.length !== best.length + 1 || whole.trim() !== found.text.trim()) return found.text;
+  return between.flatMap((part, at) => [
+    part,
+    best[at] && el("span", { class: "sure", text: best[at].word, ...sure(best[at].probability) }),
+  ]);
+}
+
+function fill(app, found) {
+  const places = found.choices.map((choices, place) =>
+    el(
+      "section",
+      { class: "card" },
+      el("h2", { text: found.choices.length > 1 ? `[MASK] ${place + 1}` : "For [MASK]" }),
+      bars(
+        `Words for [MASK] ${place + 1}`,
+        "word",
+        choices.map(({ word, probability }, rank) => ({ name: word, value: probability, chosen: rank === 0 })),
+      ),
+    ),
+  );
+  return (line) => [
+    el(
+      "div",
+      { class: "card answer" },
+      el("p", { class: "output", dir: "auto", "aria-label": "Answer" }, filled(app.state.text, found)),
+      app.session.trace && el("p", { class: "input", dir: "auto", "aria-label": "Text" }, sourceWords(app)),
+      line,
+    ),
+    el("div", { class: "columns" }, places),
+  ];
+}
+
+function embed(app, found) {
+  const vector = found && read(found.vector)?.values;
+  return (line) => [
+    el(
+      "div",
+      { class: "card answer" },
+      vector &&
+        heat({
+          values: vector,
+          columns: vector.length,
+          limit: span(vector),
+          label: "vector",
+          note: `(${vector.length})`,
+          cell: (_, at) => `number ${at}`,
+        }),
+      app.session.trace && el("p", { class: "input", dir: "auto", "aria-label": "Text" }, sourceWords(app)),
+      line,
+    ),
+  ];
+}

@@ -1,0 +1,101 @@
+"""Texts in parts, and where an output ends."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.serve.markup import html_of, lines_of
+from regard.serve.stops import Stops, cut
+
+
+@given(st.text(alphabet="ab \t\n\r<>&;", max_size=40))
+def test_lines_come_back_as_they_were(text: str) -> None:
+    parts = lines_of(text)
+    assert parts.joined(parts.texts) == text
+    assert all(part.strip() == part and part for part in parts.texts)
+    assert not any("\n" in part or "\r" in part for part in parts.texts)
+
+
+@pytest.mark.parametrize(
+    ("page", "texts", "again"),
+    [
+        ("<p>One <b>two</b> three.</p>", ("One", "two", "three."), None),
+        ("a &amp; b &lt;c&gt;", ("a & b <c>",), None),
+        ("<br/><hr> x <img alt='> y'>z", ("x", "z"), None),
+        ("<style>p {}</style><pre>code &lt;</pre><script>a<b</script>t", ("t",), None),
+        ("<!doctype html><!-- no --><?pi?>yes", ("yes",), None),
+        ("<P>Loud</P><SCRIPT>x</ScRiPt>", ("Loud",), None),
+        ("never <!-- closed", ("never",), None),
+        ("1 < 2 > 0 <3", ("1 < 2 > 0 <3",), "1 &lt; 2 &gt; 0 &lt;3"),
+        ("half <b", ("half <b",), "half &lt;b"),
+        ("", (), None),
+    ],
+)
+def test_html_is_taken_apart_and_put_together(page: str, texts: tuple[str, ...], again: str | None) -> None:
+    parts = html_of(page)
+    assert parts.texts == texts
+    assert parts.joined(texts) == (page if again is None else again)
+
+
+def test_a_translation_is_never_markup() -> None:
+    parts = html_of("<p>hello</p>")
+    assert parts.joined(["<script>alert(1)</script>"]) == "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>"
+
+
+@given(st.text(max_size=60))
+def test_any_text_can_be_read_as_html(page: str) -> None:
+    parts = html_of(page)
+    assert len(parts.around) == len(parts.texts) + 1
+
+
+HOSTILE = [
+    "<",
+    "<!--",
+    "<a ",
+    "&",
+    "<![CDATA[",
+    "<a b='",
+    "</",
+    "<?",
+    "<a href=",
+    "<script>",
+    "<script",
+    "<pre/",
+    "&#x1",
+    " ",
+    "<a/",
+    "<!d ",
+    "\n ",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_hostile_html_takes_time_in_proportion_to_its_length(piece: str) -> None:
+    def seconds(size: int) -> float:
+        page = f"a{piece * (size // len(piece))}b"
+        begun = time.process_time()
+        html_of(page)
+        lines_of(page)
+        return time.process_time() - begun
+
+    seconds(10_000)
+    assert seconds(400_000) < 2.0  # forty texts of the greatest length; where it grows with the square, minutes
+
+
+@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.data())
+def test_stops_in_pieces_are_those_of_the_whole(text: str, stops: list[str], data: st.DataObject) -> None:
+    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+    heard, said = Stops(stops), ""
+    for piece in pieces:
+        said += heard.take(piece)
+        assert text.startswith(said)
+        if heard.met:
+            break
+    whole, met = cut(text, stops)
+    assert heard.met == met
+    assert (said if met else said + heard.rest()) == whole

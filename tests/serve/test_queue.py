@@ -1,0 +1,132 @@
+"""Who is worked on together, who comes first, and how many are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from regard.errors import RegardError
+from regard.serve.metrics import Metrics
+from regard.serve.queue import Ask, ClosingError, Entry, FullError, Kind, LateError, Outcome, Queue, TooMuchError
+from regard.serve.settings import Limits
+
+PLAIN = Kind("m", "translate", most_texts=4)
+
+
+class Worker:
+    """Notes every batch, and says each text in capitals."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.batches: list[list[str]] = []
+
+    def __call__(self, kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
+        self.batches.append([entry.ask.text for entry in entries])
+        time.sleep(self.seconds)
+        return [
+            Outcome(error=RegardError("no")) if entry.ask.text == "bad" else Outcome(f"{kind.model} {entry.ask.text.upper()}")
+            for entry in entries
+        ]
+
+
+def finished(work: Coroutine[Any, Any, Any]) -> Any:
+    """What comes of it, in a thread of its own: the tests of the page leave an event loop running in this one."""
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(asyncio.run, work).result()
+
+
+async def serving(worker: Worker, asks: Sequence[tuple[Kind, Sequence[Ask]]], limits: Limits | None = None) -> list[object]:
+    """What each got, all having asked at the same time."""
+    queue = Queue(worker, limits or Limits(), Metrics())
+    running = asyncio.create_task(queue.run())
+    try:
+        return await asyncio.gather(*(queue.ask(kind, own) for kind, own in asks), return_exceptions=True)
+    finally:
+        running.cancel()
+        queue.close()
+
+
+def test_texts_of_like_length_go_together_and_the_first_goes_first() -> None:
+    worker = Worker()
+    lengths = {"a": 10, "b": 60, "c": 11, "d": 9, "f": 10, "g": 2, "h": 2}
+    found = finished(serving(worker, [(PLAIN, [Ask(text, tokens)]) for text, tokens in lengths.items()]))
+    assert [outcome.answer for [outcome] in found] == [f"m {text.upper()}" for text in lengths]  # type: ignore[misc]
+    assert worker.batches[0][0] == "a"
+    assert set(worker.batches[0]) == {"a", "c", "d", "f"}
+    assert worker.batches[1:] == [["b", "g"], ["h"]]  # never more padding than text
+
+
+def test_a_long_text_does_not_make_many_short_ones_long() -> None:
+    worker = Worker()
+    finished(serving(worker, [(PLAIN, [Ask("long", 100)]), *((PLAIN, [Ask("s", 5)]) for _ in range(4))]))
+    assert worker.batches == [["long", "s"], ["s", "s", "s"]]
+
+
+def test_no_more_tokens_at_once_than_there_is_room_for() -> None:
+    worker, kind = Worker(), Kind("m", "embed", most_texts=100, most_tokens=64)
+    finished(serving(worker, [(kind, [Ask("x", 10)] * 20), (kind, [Ask("huge", 1000)])]))
+    assert [len(batch) for batch in worker.batches[:3]] == [6, 6, 6]
+    assert ["huge"] in worker.batches
+
+
+def test_only_the_same_kind_goes_together() -> None:
+    worker = Worker()
+    other = Kind("n", "translate", most_texts=4)
+    options = Kind("m", "translate", (("beam_size", 2),), most_texts=4)
+    finished(serving(worker, [(PLAIN, [Ask("a")]), (other, [Ask("b")]), (PLAIN, [Ask("c")]), (options, [Ask("d")])]))
+    assert worker.batches == [["a", "c"], ["b"], ["d"]]
+
+
+def test_one_large_request_is_worked_on_in_parts_and_others_get_in_between() -> None:
+    worker = Worker(0.01)
+    large = [Ask(f"l{place}", 5) for place in range(16)]
+    found = finished(serving(worker, [(PLAIN, large), (Kind("n", "translate"), [Ask("small", 5)])]))
+    assert [outcome.answer for outcome in found[0]] == [f"m {ask.text.upper()}" for ask in large]  # type: ignore[attr-defined]
+    assert len(worker.batches) == 5
+
+
+def test_an_error_is_that_of_its_request() -> None:
+    good, bad = finished(serving(Worker(), [(PLAIN, [Ask("a")]), (PLAIN, [Ask("b"), Ask("bad")])]))
+    assert isinstance(bad, RegardError)
+    assert good[0].answer == "m A"  # type: ignore[index]
+
+
+def test_limits() -> None:
+    full = finished(serving(Worker(0.05), [(PLAIN, [Ask("a")] * 3), (PLAIN, [Ask("b")] * 2)], Limits(waiting=4)))
+    assert isinstance(full[1], FullError)
+    assert full[1].retry_after >= 1
+    assert len(full[0]) == 3  # type: ignore[arg-type]
+    assert isinstance(finished(serving(Worker(), [(PLAIN, [Ask("a")] * 5)], Limits(waiting=4)))[0], TooMuchError)
+    assert isinstance(finished(serving(Worker(0.3), [(PLAIN, [Ask("a")])], Limits(seconds=0.05)))[0], LateError)
+    assert finished(serving(Worker(), [(PLAIN, [])])) == [[]]
+
+
+def test_what_is_cancelled_is_not_worked_on() -> None:
+    async def run() -> Worker:
+        worker = Worker(0.1)
+        queue = Queue(worker, Limits(waiting=4), Metrics())
+        running = asyncio.create_task(queue.run())
+        first = asyncio.create_task(queue.ask(PLAIN, [Ask("a")]))
+        await asyncio.sleep(0.05)
+        leaving = asyncio.create_task(queue.ask(PLAIN, [Ask("b")] * 4))
+        await asyncio.sleep(0)
+        with pytest.raises(FullError):
+            await queue.ask(PLAIN, [Ask("c")])
+        leaving.cancel()
+        await asyncio.sleep(0)
+        [outcome] = await queue.ask(PLAIN, [Ask("c")])
+        assert outcome.answer == "m C"
+        await first
+        queue.closing = True
+        with pytest.raises(ClosingError):
+            await queue.ask(PLAIN, [Ask("d")])
+        running.cancel()
+        queue.close()
+        return worker
+
+    assert finished(run()).batches == [["a"], ["c"]]
