@@ -264,6 +264,10 @@ class Results:
         line = json.dumps(finite(dict(record)), ensure_ascii=False, allow_nan=False)
         self._write(re.sub("[\x7f-\x9f\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line))
 
+    def content(self, content: bytes) -> None:
+        """Writes bytes as they are, for files that are no text."""
+        self._bytes(content)
+
     def numbers(self, numbers: Sequence[float]) -> None:
         """Writes a JSON list as one line; in a file that ends in .npy, a row of a matrix in float32."""
         if not self._matrix:

@@ -7,7 +7,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from regard.cli import asking, looking, making  # noqa: F401  (each adds its verbs)
+from regard.cli import asking, exchange, exporting, lengths, looking, making, music, serving, viewing  # noqa: F401  (each adds its verbs)
 from regard.cli.app import app
 from regard.errors import RegardError
 

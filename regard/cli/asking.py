@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
+from regard.cli.chatting import continue_aloud, converse, lines_typed, typed
+from regard.cli.music import is_piece, write_piece
 from regard.cli.options import (
     MODEL_HELP,
     Attention,
@@ -85,7 +87,7 @@ def translate(
 
     An empty line gives an empty line. A line that is too long for the model is translated in parts, with a warning that names it.
     """
-    options = _given(
+    options = given(
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, max_length=max_length, min_length=min_length,
         no_repeat=no_repeat, repetition_penalty=repetition_penalty, ban=ban, require=require, groups=groups, diversity=diversity,
         coverage=coverage, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, samples=samples, seed=seed, mbr=mbr,
@@ -123,25 +125,34 @@ def generate(
     diversity: Diversity = None,
     mbr: Mbr = None,
     attention: Attention = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Hold a conversation, each prompt or line being your turn.")] = False,
+    system: Annotated[str | None, typer.Option(help="With --chat: what the model is told before anybody speaks.")] = None,
     device: Device = None,
 ) -> None:
     """Continue prompts: by chance, with a temperature of 0.8 and a top-p of 0.95 unless said otherwise, or with a beam.
 
-    One prompt is continued word by word as you watch. Several prompts, or lines, give a line each; breaks in it become spaces.
+    A prompt is continued word by word as you watch. Several prompts, or lines, give a line each; breaks in it become spaces.
+    With --chat, a model that was taught conversations replies and remembers what was said.
+    A model of music writes a piece with --output piece.mid, from nothing or from --input primer.mid.
     """
-    options = _given(
+    options = given(
         max_length=max_length, min_length=min_length, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, no_repeat=no_repeat, samples=samples, seed=seed, ban=ban, require=require,
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, groups=groups, diversity=diversity, mbr=mbr,
     )  # fmt: skip
+    if chat:
+        converse(named_model("generate", model, device), prompt, system, input, output, format, options)
+        return
+    if system is not None:
+        raise typer.BadParameter("--system is said before a conversation; add --chat")
+    if is_piece(input, output):
+        write_piece(named_model("generate", model, device), input, output, prompt, options)
+        return
     at_once = {"samples", "mbr", "beam_size", "n_best", "groups", "length_penalty", "diversity", "require"} & options.keys()
-    if prompt is not None and len(prompt) == 1 and format is Format.TEXT and input is None and output is None and not at_once:
+    watched = (len(prompt) == 1 if prompt else typed()) and format is Format.TEXT and input is None and output is None
+    if watched and not at_once:
         _check_attention(format, attention)
-        pieces = _loaded("generate", model, device).stream(prompt[0], **options)
-        print(prompt[0], end="", flush=True)
-        for piece in pieces:
-            print(piece, end="", flush=True)
-        print()
+        continue_aloud(named_model("generate", model, device), prompt or lines_typed("> "), options)
         return
 
     def answers(loaded: Model, batch: list[str], first: int) -> list[Written]:
@@ -193,7 +204,9 @@ def embed(
     texts: Texts = None,
     model: ModelOption = None,
     pooling: Annotated[str | None, typer.Option(help="mean or first; by default as the model was made.")] = None,
-    normalise: Annotated[bool, typer.Option("--normalise", help="Vectors of length 1.")] = False,
+    normalise: Annotated[
+        bool | None, typer.Option("--normalise/--no-normalise", help="Vectors of length 1, or not; by default as the model was made.")
+    ] = None,
     input: Input = None,
     output: Annotated[Path | None, typer.Option(help="A file to write to: JSON lines, or a matrix if it ends in .npy.")] = None,
     device: Device = None,
@@ -226,7 +239,7 @@ def score(
     """
 
     def answers(loaded: Model, batch: list[str], first: int) -> list[Any]:
-        if loaded.config.kind == "lm" and target is None:
+        if "generate" in loaded.verbs and target is None:
             return loaded.score(batch, first=first)
         if source is not None and target is not None:
             pairs = [(source, target)]
@@ -252,6 +265,9 @@ def evaluate(
     only: Annotated[list[str] | None, typer.Option(help="Only rows whose column has a value, as 2=tatoeba; may be given again.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for text that is in tokens already.")] = "13a",
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many rows alone.")] = None,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Perplexity of all lines as one text, by a window that moves on by so many tokens.")
+    ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     mbr: Mbr = None,
@@ -273,16 +289,20 @@ def evaluate(
         raise typer.BadParameter("two models can be compared, not more")
     if len(hypotheses or []) > len(asked):
         raise typer.BadParameter("--hypotheses is given more often than --model")
-    file = _data_file(data, target, columns, only)
-    options = _given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed)
+    file = data_file(data, target, columns, only)
+    options = given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed)
     found: list[Evaluation] = []
     with Messages() as messages, ExitStack() as files:
         outputs = [files.enter_context(Results(path)) for path in hypotheses or []]  # what can't be written is said now, not in an hour
         for folder in asked:
-            loaded = _loaded("evaluate", folder, device, messages)
+            loaded = named_model("evaluate", folder, device, messages)
             if outputs and not {"translate", "classify"} & set(loaded.verbs):
                 raise typer.BadParameter(f"--hypotheses: {loaded.name} writes nothing when it is evaluated")
-            found.append(loaded.evaluate(file, to=to, root=data_dir, limit=limit, tokenize=tokenize, progress=messages.progress, **options))
+            found.append(
+                loaded.evaluate(
+                    file, to=to, root=data_dir, limit=limit, tokenize=tokenize, stride=stride, progress=messages.progress, **options
+                )
+            )
             messages.finish()
         for results, each in zip(outputs, found, strict=False):
             for output in each.outputs:
@@ -304,7 +324,7 @@ def evaluate(
         comparison.show(console)
 
 
-def _data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
+def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
     from regard.recipe import DataFile
 
     wanted = tuple(int(part) if part.isdigit() else part for part in columns.split(",")) if columns else None
@@ -318,11 +338,11 @@ def _data_file(data: str, target: str | None, columns: str | None, only: list[st
     return DataFile(**sides, columns=wanted, only=kept)  # type: ignore[arg-type]
 
 
-def _given(**options: Any) -> Any:
+def given(**options: Any) -> Any:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _loaded(verb: str, folder: Path | None, device: str | None, messages: Messages | None = None) -> Model:
+def named_model(verb: str, folder: Path | None, device: str | None, messages: Messages | None = None) -> Model:
     from regard.door import load, shipped_for
 
     model = load(folder or shipped_for(verb), device=device)
@@ -346,7 +366,7 @@ def _each_line(
     from regard.console import line_by_line
 
     with line_by_line(texts or [], input, output) as (lines, results, messages):
-        model = _loaded(verb, folder, device, messages)
+        model = named_model(verb, folder, device, messages)
         if not texts:
             model.place = lambda number: f"{lines.name}, line {number + 1}"
         done = 0
