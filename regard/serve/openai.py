@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import secrets
@@ -107,7 +108,9 @@ async def completions(asked: schemas.Completion, request: Request, desk: TheDesk
 async def chat(asked: schemas.Chat, request: Request, desk: TheDesk) -> Response:
     """The next message of a conversation; of a translator, the translation of the last one."""
     name, to = _found(desk, asked)
-    said, ends = (Said(asked.messages[-1].text), []) if to is not None else rendered(desk, desk.models[name], asked.messages)
+    said, ends = Said(asked.messages[-1].text), list[str]()
+    if to is None:  # a template and a large vocabulary take their time, which others need not wait for
+        said, ends = await asyncio.to_thread(rendered, desk, desk.models[name], asked.messages)
     most = asked.max_completion_tokens or asked.max_tokens or (LONGEST_REPLY if to is None else None)
     wanted = _wanted("chat", asked, name, to, [said], most, bool(asked.logprobs), False, [*asked.stops, *ends])
     return await (_streamed(wanted, request, desk) if asked.stream else _whole(wanted, request, desk))
@@ -234,17 +237,32 @@ def _choice(wanted: Wanted, index: int, written: Written, prompt: str) -> dict[s
     text, stopped = cut(written.text, wanted.stops)
     reason = "stop" if stopped or written.ended else "length"
     if wanted.form == "chat":
-        logs = {"content": _chat_logprobs(written), "refusal": None} if wanted.logprobs else None
+        logs = {"content": _chat_logprobs(written)[: _tokens_of(written, text, stopped)], "refusal": None} if wanted.logprobs else None
         message = {"role": "assistant", "content": text.lstrip() if wanted.plain else text, "refusal": None}
         return {"index": index, "message": message, "logprobs": logs, "finish_reason": reason}
-    logs = _logprobs(written) if wanted.logprobs else None
-    return {"index": index, "text": (prompt if wanted.echo else "") + text, "logprobs": logs, "finish_reason": reason}
+    before = prompt if wanted.echo else ""
+    logs = _logprobs(written, _tokens_of(written, text, stopped), len(before)) if wanted.logprobs else None
+    return {"index": index, "text": before + text, "logprobs": logs, "finish_reason": reason}
 
 
-def _logprobs(written: Written) -> dict[str, Any]:
-    offsets = [sum(map(len, written.tokens[:place])) for place in range(len(written.tokens))]
-    logs = list(written.log_probabilities[: len(written.tokens)])
-    return {"tokens": list(written.tokens), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
+def _offsets(written: Written) -> list[int]:
+    """Where each token begins in what was written."""
+    return [sum(map(len, written.tokens[:place])) for place in range(len(written.tokens))]
+
+
+def _tokens_of(written: Written, text: str, stopped: bool) -> int:
+    """How many tokens the text is made of: all, unless it was cut off where a stop stands."""
+    return sum(offset < len(text) for offset in _offsets(written)) if stopped else len(written.tokens)
+
+
+def _logprobs(written: Written, count: int, before: int) -> dict[str, Any]:
+    """Of the first `count` tokens; `before`: how much text stands before them."""
+    return {
+        "tokens": list(written.tokens[:count]),
+        "token_logprobs": list(written.log_probabilities[:count]),
+        "top_logprobs": None,
+        "text_offset": [before + offset for offset in _offsets(written)[:count]],
+    }
 
 
 def _chat_logprobs(written: Written) -> list[dict[str, Any]]:

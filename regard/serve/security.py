@@ -1,4 +1,5 @@
-"""Who may ask, how much is read, and what every answer says to browsers. Nothing gets past it unseen: it is the outermost layer."""
+"""Who may ask, how much is read, and what every answer says to browsers. Nothing gets past it unseen: it is the
+outermost layer, but for the questions that browsers ask beforehand where other origins are allowed."""
 
 from __future__ import annotations
 

@@ -153,6 +153,29 @@ def test_openai_completions(client: openai.OpenAI, models: dict[str, Model]) -> 
     assert echoed.choices[0].text.startswith("the cat")
 
 
+def test_openai_logprobs_are_those_of_the_text_that_is_given(client: openai.OpenAI) -> None:
+    asked = {"model": "writer", "prompt": "the cat", "max_tokens": 8, "temperature": 0, "logprobs": 0, "echo": True}
+    whole = client.completions.create(**asked).choices[0]
+    assert whole.logprobs is not None
+    tokens = whole.logprobs.tokens
+    assert tokens is not None
+    assert len(tokens) > 3
+    cut = client.completions.create(**asked, stop=tokens[2]).choices[0]
+    assert cut.logprobs is not None
+    first = next(place for place, token in enumerate(tokens) if tokens[2] in token)  # the same may stand before it
+    assert cut.logprobs.tokens == tokens[:first]
+    assert cut.text == "the cat" + "".join(tokens[:first])
+    assert cut.logprobs.text_offset == whole.logprobs.text_offset[:first]
+    assert whole.logprobs.text_offset[0] == len("the cat")
+
+
+def test_openai_an_empty_prompt_may_have_fewer_choices(client: openai.OpenAI) -> None:
+    found = client.completions.create(model="translator:back", prompt=["", "1 2 3"], n=2, temperature=1, seed=1).choices
+    assert [choice.index for choice in found] == list(range(len(found)))
+    assert found[0].text == ""
+    assert all(choice.text for choice in found[1:])
+
+
 def test_openai_completions_stop_where_they_are_told(client: openai.OpenAI) -> None:
     whole = client.completions.create(model="writer", prompt="the cat", max_tokens=8, temperature=0).choices[0].text
     end = whole[4:6]
