@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.config import KINDS, ModelConfig, parse_model
 from regard.errors import BundleError, nearest
@@ -77,9 +78,7 @@ def save_bundle(
     if folder.exists() and not is_bundle(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise BundleError(f"{folder} exists and is not just a bundle; choose a new or empty folder")
     model = bare(model)
-    with torch.device("meta"):
-        wanted = build(model.config).state_dict().keys()
-    if model.state_dict().keys() != wanted:  # said before anything is replaced
+    if model.state_dict().keys() != outline(model.config).state_dict().keys():  # said before anything is replaced
         raise BundleError(
             "the model's weights are not those that its config describes, and could not be loaded again; save the whole model"
         )
@@ -113,11 +112,26 @@ def load_bundle(
     folder = Path(folder)
     config = read_config(folder)
     tensors = restored(read_tensors(folder))
-    with torch.device("meta"):  # no weights are made that would be thrown away
-        model = build(config, backend)
+    model = outline(config, backend)  # no weights are made that would be thrown away
     fill(model, tensors, folder)
     tokenizer, source_tokenizer = (path if path.is_file() else None for path in (folder / TOKENIZER, folder / SOURCE_TOKENIZER))
     return Bundle(folder, model.to(device=device, dtype=dtype).eval(), tokenizer, source_tokenizer)
+
+
+def outline(config: ModelConfig, backend: str = "sdpa") -> Network:
+    """The model that a config describes, in shapes alone: every tensor has its size, and none a number yet."""
+    with torch.device("meta"), _Undrawn():
+        return build(config, backend)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Random numbers are not drawn: what has no numbers needs none, yet to say so PyTorch would load its compiler, for most of a second."""
+
+    DRAWN = (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        return (args[0] if args else kwargs["tensor"]) if func in self.DRAWN else func(*args, **kwargs)
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -129,7 +129,7 @@ def restored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             scale = tensors.get(name + SCALE)
             if scale is None or scale.shape != tensor.shape[:1]:
                 raise BundleError(f"the weights '{name}' are in 8 bits, but their scales are missing or too few; copy the folder again")
-            whole[name] = tensor.float() * scale.float()[:, None]
+            whole[name] = tensor.float().mul_(scale.float()[:, None])
         elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in tensors):
             whole[name] = tensor.float()
     return whole

@@ -36,8 +36,10 @@ RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 NN = [
     ["tap", "masks", "positions", "embedding"],
     ["short", "residual"],
-    ["cache", "backends"],
-    ["few"],
+    ["backends"],
+    ["few", "joined"],
+    ["cache"],
+    ["one_query"],
     ["attention", "recurrent"],
     ["layers", "memory"],
     ["initial"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
 from regard.cli.chatting import continue_aloud, converse, lines_typed, typed
+from regard.cli.lines import Machine, check_attention, data_file, each_line, given, named_model, pair_of, writing
 from regard.cli.music import is_piece, write_piece
 from regard.cli.options import (
     MODEL_HELP,
@@ -31,6 +32,8 @@ from regard.cli.options import (
     NBest,
     NoRepeat,
     Output,
+    Precision,
+    PrecisionName,
     Prefix,
     RepetitionPenalty,
     Require,
@@ -44,12 +47,9 @@ from regard.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from regard.console import Messages, Results
+    from regard.console import Results
     from regard.door import Model, Written
     from regard.door.judging import Evaluation
-    from regard.recipe import DataFile
-
-LINES_AT_ONCE = 2048  # sorted by length and answered together
 
 
 @app.command()
@@ -81,6 +81,7 @@ def translate(
     seed: Seed = None,
     mbr: Mbr = None,
     attention: Attention = False,
+    precision: Precision = PrecisionName.AUTO,
     device: Device = None,
 ) -> None:
     """Translate texts, or lines of a file or of standard input: one line in, one line out, in order.
@@ -96,7 +97,7 @@ def translate(
     def answers(loaded: Model, batch: list[str], first: int) -> list[Written]:
         return loaded.translate(batch, to, prefix=prefix, attention=attention, first=first, **options)
 
-    _each_line("translate", texts, model, device, input, output, answers, _writing(format, attention, n_best or samples))
+    each_line("translate", texts, model, Machine(device, precision), input, output, answers, writing(format, attention, n_best or samples))
 
 
 @app.command()
@@ -127,6 +128,7 @@ def generate(
     attention: Attention = False,
     chat: Annotated[bool, typer.Option("--chat", help="Hold a conversation, each prompt or line being your turn.")] = False,
     system: Annotated[str | None, typer.Option(help="With --chat: what the model is told before anybody speaks.")] = None,
+    precision: Precision = PrecisionName.AUTO,
     device: Device = None,
 ) -> None:
     """Continue prompts: by chance, with a temperature of 0.8 and a top-p of 0.95 unless said otherwise, or with a beam.
@@ -140,25 +142,26 @@ def generate(
         repetition_penalty=repetition_penalty, no_repeat=no_repeat, samples=samples, seed=seed, ban=ban, require=require,
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, groups=groups, diversity=diversity, mbr=mbr,
     )  # fmt: skip
+    machine = Machine(device, precision)
     if chat:
-        converse(named_model("generate", model, device), prompt, system, input, output, format, options)
+        converse(named_model("generate", model, machine), prompt, system, input, output, format, options)
         return
     if system is not None:
         raise typer.BadParameter("--system is said before a conversation; add --chat")
     if is_piece(input, output):
-        write_piece(named_model("generate", model, device), input, output, prompt, options)
+        write_piece(named_model("generate", model, machine), input, output, prompt, options)
         return
     at_once = {"samples", "mbr", "beam_size", "n_best", "groups", "length_penalty", "diversity", "require"} & options.keys()
     watched = (len(prompt) == 1 if prompt else typed()) and format is Format.TEXT and input is None and output is None
     if watched and not at_once:
-        _check_attention(format, attention)
-        continue_aloud(named_model("generate", model, device), prompt or lines_typed("> "), options)
+        check_attention(format, attention)
+        continue_aloud(named_model("generate", model, machine), prompt or lines_typed("> "), options)
         return
 
     def answers(loaded: Model, batch: list[str], first: int) -> list[Written]:
         return loaded.generate(batch, attention=attention, first=first, **options)
 
-    _each_line("generate", prompt, model, device, input, output, answers, _writing(format, attention, n_best or samples, echo=True))
+    each_line("generate", prompt, model, machine, input, output, answers, writing(format, attention, n_best or samples, echo=True))
 
 
 @app.command()
@@ -175,7 +178,7 @@ def classify(
     def write(results: Results, _: int, __: str, answer: Any) -> None:
         results.json(answer.as_json()) if format is Format.JSON else results.text(f"{answer.label}\t{answer.probability:.4f}")
 
-    _each_line("classify", texts, model, device, input, output, lambda m, batch, first: m.classify(batch, first=first), write)
+    each_line("classify", texts, model, Machine(device), input, output, lambda m, batch, first: m.classify(batch, first=first), write)
 
 
 @app.command()
@@ -196,7 +199,9 @@ def fill(
         places = [", ".join(f"{choice.word} {choice.probability:.3f}" for choice in place) for place in answer.choices]
         return results.text("\t".join((answer.text, *places)))
 
-    _each_line("fill", texts, model, device, input, output, lambda m, batch, first: m.fill(batch, choices=choices, first=first), write)
+    each_line(
+        "fill", texts, model, Machine(device), input, output, lambda m, batch, first: m.fill(batch, choices=choices, first=first), write
+    )
 
 
 @app.command()
@@ -219,7 +224,7 @@ def embed(
     def write(results: Results, _: int, __: str, vector: Any) -> None:
         results.numbers(vector.tolist())
 
-    _each_line("embed", texts, model, device, input, output, answers, write)
+    each_line("embed", texts, model, Machine(device), input, output, answers, write)
 
 
 @app.command()
@@ -244,13 +249,13 @@ def score(
         if source is not None and target is not None:
             pairs = [(source, target)]
         else:
-            pairs = [_pair(loaded, line, number) for number, line in enumerate(batch, first)]
+            pairs = [pair_of(loaded, line, number) for number, line in enumerate(batch, first)]
         return loaded.score([one for one, _ in pairs], [other for _, other in pairs], to=to, first=first)
 
     def write(results: Results, _: int, __: str, answer: Any) -> None:
         results.json(answer.as_json()) if format is Format.JSON else results.text(str(answer))
 
-    _each_line("score", None if source is None else [source], model, device, input, output, answers, write)
+    each_line("score", None if source is None else [source], model, Machine(device), input, output, answers, write)
 
 
 @app.command()
@@ -277,6 +282,7 @@ def evaluate(
     ] = None,
     format: FormatOption = Format.TEXT,
     data_dir: DataDir = None,
+    precision: Precision = PrecisionName.AUTO,
     device: Device = None,
 ) -> None:
     """Measure a model on data: BLEU, chrF and TER, perplexity, or accuracy; two models with their difference and whether it is real."""
@@ -295,7 +301,7 @@ def evaluate(
     with Messages() as messages, ExitStack() as files:
         outputs = [files.enter_context(Results(path)) for path in hypotheses or []]  # what can't be written is said now, not in an hour
         for folder in asked:
-            loaded = named_model("evaluate", folder, device, messages)
+            loaded = named_model("evaluate", folder, Machine(device, precision), messages)
             if outputs and not {"translate", "classify"} & set(loaded.verbs):
                 raise typer.BadParameter(f"--hypotheses: {loaded.name} writes nothing when it is evaluated")
             found.append(
@@ -322,87 +328,3 @@ def evaluate(
         console.print()
     if comparison is not None:
         comparison.show(console)
-
-
-def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
-    from regard.recipe import DataFile
-
-    wanted = tuple(int(part) if part.isdigit() else part for part in columns.split(",")) if columns else None
-    kept: dict[str, tuple[str, ...]] = {}
-    for condition in only or []:
-        key, equals, value = condition.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--only {condition}: write a column or key and its value, as 2=tatoeba")
-        kept[key] = (*kept.get(key, ()), value)
-    sides = {"path": data} if target is None else {"source": data, "target": target}
-    return DataFile(**sides, columns=wanted, only=kept)  # type: ignore[arg-type]
-
-
-def given(**options: Any) -> Any:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def named_model(verb: str, folder: Path | None, device: str | None, messages: Messages | None = None) -> Model:
-    from regard.door import load, shipped_for
-
-    model = load(folder or shipped_for(verb), device=device)
-    model.need(verb)
-    if messages is not None:
-        model.warn = lambda message: messages.warn(message, "warnings of this kind")
-    return model
-
-
-def _each_line(
-    verb: str,
-    texts: Sequence[str] | None,
-    folder: Path | None,
-    device: str | None,
-    input: Path | None,
-    output: Path | None,
-    answers: Callable[[Model, list[str], int], list[Any]],
-    write: Callable[[Results, int, str, Any], Any],
-) -> None:
-    """Reads lines, asks the model, writes what it says: in order, a batch at a time, so that memory stays the same for any file."""
-    from regard.console import line_by_line
-
-    with line_by_line(texts or [], input, output) as (lines, results, messages):
-        model = named_model(verb, folder, device, messages)
-        if not texts:
-            model.place = lambda number: f"{lines.name}, line {number + 1}"
-        done = 0
-        for batch in lines.batches(1 if lines.interactive else LINES_AT_ONCE):
-            for text, answer in zip(batch, answers(model, batch, done), strict=True):
-                done += 1
-                write(results, done, text, answer)
-            results.flush()
-
-
-def _writing(format: Format, attention: bool, outputs: int | None, *, echo: bool = False) -> Callable[[Results, int, str, Written], None]:
-    """How to print what a model wrote. Where several outputs of a text are asked for, each says which text it belongs to."""
-    _check_attention(format, attention)
-
-    def write(results: Results, number: int, text: str, answer: Written) -> None:
-        before = text if echo else ""
-        if format is Format.JSON:
-            results.json({**({"prompt": text} if echo else {}), **answer.as_json()})
-        elif (outputs or 1) == 1:
-            results.text(before + answer.text)
-        else:
-            for each in (answer, *answer.alternatives):
-                results.text(f"{number}\t{each.score:.6f}\t{before}{each.text}")
-
-    return write
-
-
-def _check_attention(format: Format, attention: bool) -> None:
-    if attention and format is not Format.JSON:
-        raise typer.BadParameter("--attention gives numbers, which need --format json")
-
-
-def _pair(model: Model, line: str, number: int) -> tuple[str, str]:
-    source, tab, target = line.partition("\t")
-    if not tab:
-        from regard.errors import CorpusError
-
-        raise CorpusError(f"{model.place(number)}: score takes a source, a tab and its translation, or the two as arguments: {line[:60]!r}")
-    return source, target

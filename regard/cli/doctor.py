@@ -24,7 +24,7 @@ def findings() -> dict[str, Any]:
     """Everything that a report of a problem should say."""
     import torch
 
-    from regard.decoding.pack import available
+    from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
     from regard.training.prepare import cache_folder
 
     cache = cache_folder()
@@ -37,7 +37,8 @@ def findings() -> dict[str, Any]:
         "devices": _devices(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "packed_weights": available(),
+        "packed_weights": available(FloatProduct),
+        "int8": {"kernels": available(Int8Product), "sums_in_32_bits": sums_in_32_bits()},
         "extras": _extras(),
         "cache": {"folder": str(cache), "writable": _writable(cache)},
     }
@@ -92,6 +93,12 @@ def _problems(found: dict[str, Any]) -> list[str]:
     return problems
 
 
+def _of_int8(kernels: bool, sums_in_32_bits: bool) -> str:
+    if not kernels:
+        return "no kernels for this CPU"
+    return "fast" if sums_in_32_bits else "only where it is asked for: this CPU has no VNNI"
+
+
 def show(found: dict[str, Any], console: Console) -> None:
     """One line for each, and at the end what should be mended."""
     lines = {
@@ -101,6 +108,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if name != "torch"),
         "devices": "; ".join(found["devices"]),
         "threads": f"{found['threads']} of {found['cores']} cores{', weights packed for them' if found['packed_weights'] else ''}",
+        "int8": _of_int8(**found["int8"]),
     }
     for extra, packages in found["extras"].items():
         parts = [

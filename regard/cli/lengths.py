@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
-from regard.cli.asking import data_file, given, named_model
+from regard.cli.lines import Machine, data_file, given, named_model
 from regard.cli.options import MODEL_HELP, BeamSize, Device, LengthPenalty, To
 
 
@@ -49,7 +49,7 @@ def lengths(
     found = {}
     with Messages() as messages:
         for number, folder in enumerate(asked):
-            loaded = named_model("translate", folder, device, messages)
+            loaded = named_model("translate", folder, Machine(device), messages)
             measured = loaded.evaluate(file, to=to, root=data_dir, tokenize=tokenize, progress=messages.progress, **options)
             messages.finish()
             called = name[number] if name else loaded.name

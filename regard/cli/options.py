@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class PrecisionName(StrEnum):
+    """What is written may be written in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+
 
 MODEL_HELP = "The folder of a bundle, or one that comes with regard (regard models). Without it: one of those that can do this."
 ModelOption = Annotated[Path | None, typer.Option("--model", "-m", envvar="REGARD_MODEL", help=MODEL_HELP)]
@@ -13,6 +24,9 @@ Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lin
 Input = Annotated[Path | None, typer.Option(help="A file of lines to read, plain, .gz, .xz or .zst.")]
 Output = Annotated[Path | None, typer.Option(help="A file to write to; it is there when all is done, or not at all.")]
 Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda; by default a GPU where there is one.")]
+Precision = Annotated[
+    PrecisionName, typer.Option(help="Of the numbers: auto is int8 on a CPU where that is faster and next to nothing is lost.")
+]
 To = Annotated[str | None, typer.Option(help="The language to write, for a model that knows several.")]
 Attention = Annotated[bool, typer.Option("--attention", help="With --format json: the weights behind each output, per layer and head.")]
 

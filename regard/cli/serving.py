@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.app import app
-from regard.cli.options import Device
+from regard.cli.options import Device, Precision, PrecisionName
 from regard.errors import ConfigError
 
 LIMITS, WHO = "Limits", "Who may ask"
@@ -24,6 +24,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 is every one of this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     device: Device = None,
+    precision: Precision = PrecisionName.AUTO,
     reads: Annotated[str, typer.Option(help="The language that translators read, for LibreTranslate's clients.")] = "en",
     writes: Annotated[str | None, typer.Option(help="The language that a translator without tags writes.")] = None,
     runs: Annotated[Path | None, typer.Option(help="A folder of trainings (or one), whose curves the page shows as they go on.")] = None,
@@ -41,6 +42,10 @@ def serve(
     max_characters: Annotated[int, typer.Option(min=1, help="Of a text.", rich_help_panel=LIMITS)] = 10_000,
     max_waiting: Annotated[int, typer.Option(min=1, help="Texts that may wait for their turn.", rich_help_panel=LIMITS)] = 256,
     max_streams: Annotated[int, typer.Option(min=1, help="Outputs streamed at once.", rich_help_panel=LIMITS)] = 4,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches worked on at once; by default one a core, at most 4, on a GPU one.", rich_help_panel=LIMITS),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.", rich_help_panel=LIMITS)] = 60.0,
 ) -> None:
     """Serve models: a page, JSON for every verb, and the interfaces of LibreTranslate and OpenAI for their clients.
@@ -61,11 +66,11 @@ def serve(
     named = [] if host in ("0.0.0.0", "::") else [host]
     hosts = frozenset(name.lower() for name in (*LOOPBACK, *named, *(allow_host or []))) if local or allow_host else frozenset()
     limits = Limits(max_body, max_texts, max_characters, max_waiting, max_streams, timeout)
-    settings = Settings(limits, api_key, hosts, tuple(allow_origin or ()), reads, writes, runs)
+    settings = Settings(limits, api_key, hosts, tuple(allow_origin or ()), reads, writes, runs, workers)
     if not local and api_key is None:
         print("regard: everyone who reaches this machine may ask; --api-key sets a key", file=sys.stderr)
     with bind(host, port) as bound:  # what is taken is said before models are loaded
-        models = load_all(model or [], device)
+        models = load_all(model or [], device, precision.value)
 
         def ready(address: str) -> None:
             print(f"regard: {', '.join(models)} at {address}", flush=True)

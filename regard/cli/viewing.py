@@ -13,6 +13,7 @@ from regard.cli.options import BeamSize, Device, LengthPenalty, MaxLength, Model
 from regard.errors import RegardError
 
 PICTURES = "Pictures"
+MOST_ALTERNATIVES = 4  # of an output, shown unless said otherwise
 
 
 @app.command()
@@ -44,6 +45,7 @@ def view(
         raise typer.BadParameter("--svg says how pictures are written; say where with --png DIR")
     from regard.console import Messages
     from regard.door import load, shipped_for
+    from regard.door.trace_making import default_verb
 
     given = _text(text)
     wishes = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best, "temperature": temperature, "top_p": top_p,
@@ -53,6 +55,7 @@ def view(
         loaded = load(model or shipped_for(verb or "translate"), device=device)
         loaded.warn = messages.say
         loaded.name = _short(loaded.name)
+        options |= _alternatives(verb or default_verb(loaded, given), options)
         trace = loaded.trace(given, to, verb=verb, prefix=prefix, **options)
         if out is not None or png is None:
             _write_page(trace, out or Path("page.html"), messages)
@@ -61,6 +64,13 @@ def view(
 
             written = write_plots(trace, png, svg=svg, warn=messages.say)
             messages.say(f"wrote {', '.join(path.name for path in written)} to {png}")
+
+
+def _alternatives(verb: str, options: dict[str, Any]) -> dict[str, int]:
+    """As many outputs as a beam has found, up to a few, unless it was said how many: they show what it chose among."""
+    size = options.get("beam_size", 4 if verb == "translate" else 1)  # a language model samples unless told to search
+    said = "n_best" in options or any(name in options for name in ("temperature", "top_p"))
+    return {} if said or verb not in ("translate", "generate") or size < 2 else {"n_best": min(size, MOST_ALTERNATIVES)}
 
 
 def _short(name: str) -> str:
@@ -79,7 +89,7 @@ def _text(text: str | None) -> str:
 
 def _write_page(trace: Any, path: Path, messages: Any) -> None:
     from regard.view.page import MOST, write_page
-    from regard.view.trace import as_json
+    from regard.view.trace_json import as_json
 
     document = as_json(trace, most=MOST)
     size = write_page(document, path)

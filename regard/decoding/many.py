@@ -49,12 +49,18 @@ def decode_many(
         return within and cached <= CACHE_BYTES.get(kind, 2 << 30)
 
     def decoded(part: Sequence[int]) -> list[list[Hypothesis]]:
-        tokens = Tokens.pad([sources[index] for index in part], model.config.pad_token, device=model.device)
+        tokens = _together([sources[index] for index in part], model)
         begun = None if prefixes is None else [prefixes[index] for index in part]
         own = part if numbers is None else [numbers[index] for index in part]
         return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree)
 
     return in_batches([len(source) for source in sources], fits, decoded)
+
+
+def _together(sequences: Sequence[Sequence[int]], model: Network) -> Tokens:
+    tokens = Tokens.pad(sequences, model.config.pad_token, device=model.device)
+    alike = len({len(sequence) for sequence in sequences}) == 1  # no padding, and so no mask to look at
+    return Tokens(tokens.ids) if alike else tokens
 
 
 def _bytes_per_word(model: Network) -> int:
@@ -136,7 +142,7 @@ def read_many(model: Encoder, texts: Sequence[Sequence[int]], use: Callable[[Ten
     """What `use` makes of the states (rows, length, width) of each text: a row of a tensor each, on the host."""
 
     def worked(part: Sequence[int]) -> list[Tensor]:
-        tokens = Tokens.pad([texts[index] for index in part], model.config.pad_token, device=model.device)
+        tokens = _together([texts[index] for index in part], model)
         return list(use(model(tokens), tokens).float().cpu())
 
     most = READ_TOKENS.get(model.device.type, 1024)

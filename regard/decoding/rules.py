@@ -94,11 +94,19 @@ class Steering:
         forced = None if self.forced is None else self.forced.index_select(0, sources)
         return replace(self, limit=self.limit.index_select(0, sources), least=self.least.index_select(0, sources), forced=forced)
 
+    @property
+    def only_turns_off(self) -> bool:
+        """Whether words that may be chosen keep the model's own scores. A prefix may be made of words that other rules turn off."""
+        return self.rules.repetition_penalty == 1.0 and self.forced is None
+
     def apply(self, scores: Tensor, history: Tensor, written: Tensor) -> Tensor:
-        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (1,) words; logits or log-probabilities alike."""
+        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (1,) words; logits or log-probabilities alike.
+
+        They are changed where they stand, if the rules change them.
+        """
         if self.changes_nothing:
             return scores
-        own, scores = scores, scores.clone()
+        own = scores if self.forced is None else scores.clone()
         if self.rules.repetition_penalty != 1.0:
             scores = _less_repetition(scores, history, self.rules.repetition_penalty)
         if self.rules.no_repeat:

@@ -251,7 +251,7 @@ class Replayed:
             step()
             self.warm = True
             return
-        reach = cache.reach_with(new)
+        reach = cache.span_with(new)
         if reach in self.graphs:
             cache.used += new
         else:

@@ -54,14 +54,16 @@ class Sampler:
 
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
         """From the logits (sources, 1, vocabulary) of the next word to the word chosen."""
-        logs = log_probabilities(logits)
+        logs = log_probabilities(logits, in_place=self.steering.only_turns_off)
         self.broken |= logs[..., 0].isnan().any()
-        steered = self.steering.silence(self.steering.apply(logits.to(logs.dtype, copy=True), self.history, self.written))[:, 0]
+        # Turned off or not, log-probabilities are logits less a number that is the same for all words. A penalty goes by their sign.
+        own = logs if self.steering.only_turns_off else logits.to(logs.dtype, copy=True)
+        own = own if self.tree is None else own.clone()
+        steered = self.steering.silence(self.steering.apply(own, self.history, self.written))[:, 0]
+        highest, word = steered.max(-1, keepdim=True)  # (sources, 1)
         if self.steering.never is not None or not self.steering.changes_nothing:
-            self.stuck |= self.open & (steered.amax(-1) == OFF)
-        if self.sampling.temperature == 0:
-            word = steered.argmax(-1, keepdim=True)  # (sources, 1)
-        else:
+            self.stuck |= self.open & (highest[:, 0] == OFF)
+        if self.sampling.temperature:
             word = draw(probabilities(steered, self.sampling), uniform(self.sampling.seed, self.numbers, self.written))
         if self.tree is not None:
             self.tree.draws(self, logs, steered, word)

@@ -27,6 +27,7 @@ from regard.decoding.settings import Beam
 if TYPE_CHECKING:
     from regard.decoding.tree import Tree
 
+BLOCK = 64  # words of a vocabulary that are looked at together
 WORST = -1e9  # ranks what lacks a required word below everything that has it
 
 
@@ -44,9 +45,33 @@ class Hypothesis:
         return sum(self.log_probabilities)
 
 
-def log_probabilities(logits: Tensor) -> Tensor:
-    """At least in float32: in half precision, neighbouring hypotheses would get the same score."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+def log_probabilities(logits: Tensor, *, in_place: bool = False) -> Tensor:
+    """At least in float32: in half precision, neighbours would get the same score. `in_place`: the logits are needed no more."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if in_place and wide.device.type == "cpu" and wide.is_contiguous() and not wide.requires_grad:  # new memory has to be cleared first
+        return torch.log_softmax(wide, -1, out=wide)
+    return wide.log_softmax(-1)
+
+
+def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest scores (…, count) of a vocabulary, best first, and whose they are.
+
+    On a CPU by blocks: those with the highest maxima hold all of them, and a maximum is found much faster than an order.
+    """
+    size = scores.shape[-1]
+    if scores.device.type != "cpu" or size < BLOCK * BLOCK or count > BLOCK // 4:
+        best = scores.topk(count, -1)
+        return best.values, best.indices
+    whole = size // BLOCK * BLOCK
+    blocks = scores[..., :whole].unflatten(-1, (-1, BLOCK))
+    chosen = blocks.amax(-1).topk(count, -1).indices  # (…, count)
+    inside = blocks.gather(-2, chosen[..., None].expand(*chosen.shape, BLOCK)).flatten(-2)
+    places = (chosen[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(-2)
+    if whole < size:
+        inside = torch.cat((inside, scores[..., whole:]), -1)
+        places = torch.cat((places, torch.arange(whole, size, device=scores.device).expand(*places.shape[:-1], -1)), -1)
+    best = inside.topk(count, -1)
+    return best.values, places.gather(-1, best.indices)
 
 
 @dataclass
@@ -132,14 +157,16 @@ class BeamSearch:
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
         """From the logits (sources, hypotheses, vocabulary) of the next word to the words chosen and whose continuations they are.
 
-        `weights` (sources, hypotheses, source length): where each hypothesis looked, for coverage; `real`: which of them are words.
+        `weights` (sources, hypotheses, source length): where each hypothesis looked, for coverage; `real`: which of them are words. The
+        logits are not kept.
         """
-        logs = log_probabilities(logits)
+        logs = log_probabilities(logits, in_place=True)
         self.broken |= logs[..., 0].isnan().any()
         if self.tree is not None:
             self.tree.reads(self, logs)
         logs = self.steering.silence(logs)
-        steered = self._grouped(self.steering.apply(logs, self.history, self.written))
+        apart = logs if self.steering.only_turns_off else logs.clone()  # of words that are turned off, nobody asks the model's own score
+        steered = self._grouped(self.steering.apply(apart, self.history, self.written))
         logs = self._grouped(logs)
         chosen = [self._chosen(steered, logs, group=0)]
         times = torch.zeros_like(logs[:, 0, 0])  # (sources, vocabulary), how often the groups before chose each word
@@ -158,9 +185,7 @@ class BeamSearch:
     def _chosen(self, steered: Tensor, logs: Tensor, group: int) -> Candidates:
         """The most probable continuations of a group's hypotheses (sources, looked_at), best first."""
         total, steered, logs = self.total[:, group], steered[:, group], logs[:, group]  # (sources, width), (…, vocabulary)
-        values, words = steered.topk(
-            min(self.looked_at, steered.shape[-1]), -1
-        )  # more than these of one hypothesis are never among the best
+        values, words = likeliest(steered, min(self.looked_at, steered.shape[-1]))  # more of one hypothesis are never among the best
         required = self.steering.rules.required
         if required:
             histories = self._group_histories(group)

@@ -251,7 +251,7 @@ def _rule(steering: Steering, scores: Tensor, history: Tensor, written: Tensor, 
             return "grammar"
     for name, rule in alone.items():
         least = steering.least if name == "min_length" else torch.zeros_like(steering.least)
-        tried = replace(steering, rules=rule, forced=None, least=least, grammar=None).apply(scores, history, written)
+        tried = replace(steering, rules=rule, forced=None, least=least, grammar=None).apply(scores.clone(), history, written)
         if float(tried[0, 0, word]) == OFF:
             return name
     return "several"

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, TypeVar, Unpack, get_args, overload
 
 import torch
 from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, load_bundle, read_config
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
-from regard.decoding.pack import packed
+from regard.decoding.ready import WrittenIn, made_ready, uses_int8
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
-from regard.errors import BundleError, ConfigError, RegardError
+from regard.errors import BundleError, ConfigError, RegardError, nearest
 from regard.models import Encoder, Generator, Network
 from regard.shipped import find_bundle, shipped
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.door.judging import Evaluation, Progress
-    from regard.door.layers import WordVectors
-    from regard.door.trace import Trace
+    from regard.door.trace_types import Trace
+    from regard.door.wordvectors import WordVectors
     from regard.recipe import DataFile
 
 __all__ = ["Attention", "Choice", "Filled", "Labelled", "Model", "Options", "Scored", "Written", "load"]
@@ -37,21 +37,30 @@ KIND_NAMES = {"seq2seq": "an encoder-decoder", "rnn": "a recurrent encoder-decod
 TRAINED_AS = {"translate": "translate", "generate": "lm", "classify": "classify", "fill": "mlm", "embed": "mlm or classify"}
 
 
-def load(name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, backend: str = "sdpa") -> Model:
-    """The model of a bundle, ready to be used: on a GPU where there is one, in float32 on a CPU and as it was saved elsewhere.
+def load(name: str | Path, *, device: torch.device | str | None = None, precision: WrittenIn = "auto", backend: str = "sdpa") -> Model:
+    """The model of a bundle, ready to be used, on a GPU where there is one.
 
-    `name`: the folder of the bundle or of the run that made it, or a model that comes with regard, such as "translator".
+    `name`: the folder of the bundle or of the run that made it, or a model that comes with regard, such as "translator". `precision`: on a
+    GPU as it was saved, unless said otherwise. On a CPU float32, but what is written is written in int8 where that is faster and next to
+    nothing is lost; "int8" and "float32" make sure of either.
     """
     for setting, most in KERNELS_KEPT.items():
         os.environ.setdefault(setting, most)
+    if precision not in get_args(WrittenIn):
+        raise ConfigError(f"precision = {precision!r} is unknown; {nearest(str(precision), get_args(WrittenIn))}")
     folder = find_bundle(name)
     device = _usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if dtype is None and device.type == "cpu":
-        dtype = torch.float32  # half precision is stored to save space; a CPU computes faster without it
+    if precision in ("float32", "float16", "bfloat16"):
+        dtype = getattr(torch, precision)
+    else:  # half precision is stored to save space; a CPU computes faster without it
+        dtype = torch.float32 if device.type == "cpu" else None
     bundle = load_bundle(folder, device=device, dtype=dtype, backend=backend)
     tokenizer = None if bundle.tokenizer is None else Tokenizer.load(bundle.tokenizer)
     source = None if bundle.source_tokenizer is None else Tokenizer.load(bundle.source_tokenizer)
-    return Model(packed(bundle.model), tokenizer, source, name=str(name))
+    ready = made_ready(bundle.model, precision)
+    # What is read, judged and looked into is not rounded.
+    network = bundle.model if uses_int8(ready) or ready.device.type != "cpu" else ready
+    return Model(network, tokenizer, source, name=str(name), writer=ready)
 
 
 def _usable(device: torch.device | str) -> torch.device:
@@ -65,13 +74,23 @@ def _usable(device: torch.device | str) -> torch.device:
 class Model:
     """A model that takes text: whatever its family can do, for one text or for many.
 
-    Every verb takes one text and gives one answer, or many and gives a list. No answer depends on the other texts. Where they are part of
-    something longer, `first` is the number of the first one, by which chance and messages go. `warn` is told when a text had to be split
-    or cut, and `place` says where a text stands, for messages.
+    Every verb takes one text and gives one answer, or many and gives a list. No answer depends on the other texts, but for rounding: in
+    int8 numbers are rounded by the largest of the whole batch, and in half precision on a GPU sums are added up otherwise, so that a near
+    tie may fall otherwise in other company; `load(…, precision="float32")` makes sure that it does not. Where texts are part of something
+    longer, `first` is the number of the first one, by which chance and messages go. `warn` is told when a text had to be split or cut, and
+    `place` says where a text stands, for messages.
     """
 
-    def __init__(self, network: Network, tokenizer: Tokenizer | None, source_tokenizer: Tokenizer | None = None, name: str = "the model"):
-        self.network, self.name = network, name
+    def __init__(
+        self,
+        network: Network,
+        tokenizer: Tokenizer | None,
+        source_tokenizer: Tokenizer | None = None,
+        name: str = "the model",
+        *,
+        writer: Network | None = None,
+    ) -> None:
+        self.network, self.name, self._writer = network, name, network if writer is None else writer
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
         self.warn: Callable[[str], None] = _as_warning
         self.place: Callable[[int], str] = lambda number: f"text {number + 1}"
@@ -215,7 +234,7 @@ class Model:
 
     def vectors(self, text: str) -> WordVectors:
         """What each token of a text is at every depth: `model.vectors("by the bank").of("bank")` is (1 + layers, width), static first."""
-        from regard.door.layers import vectors
+        from regard.door.wordvectors import vectors
 
         self.need("embed")
         return vectors(self, self._texts("vectors", text)[0])
@@ -232,9 +251,9 @@ class Model:
         """How likely the model finds given targets for given sources; a language model: given texts.
 
         The sum is log P of the target's tokens and of the end token after them: for what `translate` wrote, its own `log_probability`.
-        Two cases differ. An output that was cut off (`ended` is false) had no end token. And an output may be made of other tokens than
-        its text is when read again ("un"+"der" for "under"; spaces, unknown words): `tokens` of both tell, and the score is that of the
-        text as read, mostly a little lower.
+        Three cases differ. What was written in int8 has the numbers of int8, and is judged in float32. An output that was cut off (`ended`
+        is false) had no end token. And an output may be made of other tokens than its text is when read again ("un"+"der" for "under";
+        spaces, unknown words): `tokens` of both tell, and the score is that of the text as read, mostly a little lower.
         """
         from regard.door.judging import score
 
@@ -287,7 +306,7 @@ class Model:
         `verb`: what to do with the text, by default what the model is for; `parts`, `layers`, `heads` and `positions` (of "source" and
         "target"): only these; `candidates`: how many words to keep for each position; `options`: those of the verb.
         """
-        from regard.door.tracing import trace, wanted
+        from regard.door.trace_making import trace, wanted
 
         return trace(self, text, to, verb, prefix, options, wanted(self, parts, layers, heads, positions, candidates))
 
@@ -311,8 +330,15 @@ class Model:
 
     @property
     def generator(self) -> Generator:
+        """The network that judges and is looked into."""
         assert isinstance(self.network, Generator)
         return self.network
+
+    @property
+    def writer(self) -> Generator:
+        """The one that writes: the same, or a faster one in int8."""
+        assert isinstance(self._writer, Generator)
+        return self._writer
 
     @property
     def encoder(self) -> Encoder:

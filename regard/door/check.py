@@ -64,7 +64,7 @@ class Law:
 
 def check(name: str | Path, *, device: torch.device | str | None = None) -> list[Law]:
     """Every law that applies to the bundle."""
-    model = load(name, device=device, dtype=torch.float32)
+    model = load(name, device=device, precision="float32")
     trial = _Writing(model) if isinstance(model.network, Generator) else _Reading(model)
     laws = [*trial.laws(), _saved_is_loaded(find_bundle(name))]
     tokenizers = {"tokenizer": model._tokenizer, "source tokenizer": model._source_tokenizer}

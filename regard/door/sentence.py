@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.door.trace import Output, Sentence, Word
+from regard.door.trace_types import Output, Sentence, Word
 from regard.errors import RegardError
 from regard.text.tokenizer import Tokenizer
 

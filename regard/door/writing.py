@@ -135,7 +135,7 @@ def _decoded(
     ]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
     sources = list(chain.from_iterable(parts))
-    found = iter(decode_many(model.generator, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree))
+    found = iter(decode_many(model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree))
     return [[next(found) for _ in own] for own in parts]
 
 
@@ -192,7 +192,7 @@ def generate(
 ) -> list[Written]:
     method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
-    found = decode_many(model.generator, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree)
+    found = decode_many(model.writer, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
@@ -229,7 +229,7 @@ def stream_ids(model: Model, prompt: Prompt, options: Options) -> tuple[list[int
             raise ConfigError("a beam knows its best words only at the end, so they can't be streamed; leave beam_size out")
         method = Sampling(temperature=0)
     [ids] = prompt_ids(model, [prompt])
-    return ids, stream_tokens(model.generator, Tokens(torch.tensor([ids], device=model.device)), method, rules)
+    return ids, stream_tokens(model.writer, Tokens(torch.tensor([ids], device=model.device)), method, rules)
 
 
 def text_of(tokenizer: Tokenizer, given: list[int], words: Iterator[int]) -> Iterator[str]:

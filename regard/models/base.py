@@ -17,8 +17,10 @@ from regard.config import ModelConfig
 from regard.data.batch import Tokens
 from regard.errors import ConfigError, ShapeError
 from regard.nn import backends
-from regard.nn.cache import Cache, KeyValues
+from regard.nn.cache import Cache, CacheView, KeyValues
 from regard.nn.masks import Boundaries, Causal, Documents, Full, Mask, Padding, Prefix, Rule
+
+CLEAR_EVERY = 16  # slots, of all hypotheses of a source
 
 
 class Network(nn.Module):
@@ -104,6 +106,7 @@ class StackState(State):
     memory_mask: Mask | None = None
     window: int | None = None
     context: int | None = None  # no position is given beyond it: rows that are done go on with the others for a while
+    cleared: int = 0  # slots in use when it was last looked which of them are needed
 
     @classmethod
     def begin(cls, cache: Cache, lengths: Tensor, *, window: int | None = None, context: int | None = None) -> StackState:
@@ -120,7 +123,7 @@ class StackState(State):
         slots = self.cache.claim(positions)
         self.visible.scatter_(2, slots[None, :, None].expand(*ids.shape, 1), True)
         self.lengths += 1
-        return slots, positions, self._mask(self.visible[:, :, : self.cache.reach], positions)
+        return slots, positions, self._mask(self.visible[:, :, : self.cache.span_with(0)], positions)
 
     def place_row(self, ids: Tensor) -> tuple[Tensor, Tensor, Mask]:
         """The same for several words (sources, n) in a row, for sources of one hypothesis."""
@@ -137,8 +140,13 @@ class StackState(State):
 
     def _mask(self, visible: Tensor, positions: Tensor) -> Mask:
         if self.window is not None:
-            visible = visible & (positions[:, :, None] - self.cache.positions[:, None, : self.cache.reach] < self.window)
+            visible = visible & (positions[:, :, None] - self.cache.positions[:, None, : visible.shape[2]] < self.window)
         return Mask(visible[:, None])
+
+    def view(self, slots: Tensor, mask: Mask) -> CacheView:
+        """The cache as a pass with this mask sees it."""
+        assert mask.visible is not None
+        return self.cache.view(slots, mask.visible.shape[3])
 
     def select(self, parents: Tensor) -> None:
         chosen = self.visible.gather(1, parents[:, :, None].expand(-1, -1, self.visible.shape[2]))
@@ -146,6 +154,24 @@ class StackState(State):
             self.visible.copy_(chosen)  # buffers stay where they are
         else:
             self.visible = chosen
+        if self.cache.key.device.type == "cpu" and parents.shape[1] > 1:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Frees slots that no hypothesis can see any more, once they are as many as those that one can."""
+        used = self.cache.used
+        if used < self.cleared + CLEAR_EVERY:
+            return
+        live = self.visible[:, :, :used].any(1)
+        most = int(live.sum(1).max())
+        self.cleared = used
+        if 2 * most <= used:
+            slots = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+            self.cache.gather(slots)
+            chosen = self.visible[:, :, :used].gather(2, slots[:, None].expand(-1, self.visible.shape[1], -1))
+            self.visible.zero_()
+            self.visible[:, :, :most] = chosen
+            self.cleared = most
 
     def keep(self, sources: Tensor) -> None:
         self.cache.keep(sources)

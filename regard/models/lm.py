@@ -57,7 +57,7 @@ class LanguageModel(Generator):
         rows, longest = prompt.ids.shape
         shortest = int(prompt.lengths.min())  # a longer one may have less room, and be done before the others
         check_length(max(longest + 1, shortest + room), self.config.context, "prompt and continuation together")
-        cache = Cache.of(self.config, self.decoder, rows, longest + room * hypotheses)
+        cache = Cache.of(self.config, self.decoder, rows, longest + room * hypotheses, hypotheses)
         slots = cache.claim(torch.arange(longest, device=prompt.ids.device).expand(rows, -1))
         mask = self._rule(prompt.lengths if self.config.mask == "prefix" else None).build(slots[None], cache.reach)
         states = self.decoder(self.embed(prompt.ids), positions=slots[None], mask=mask, cache=cache.view(slots))
@@ -75,7 +75,7 @@ class LanguageModel(Generator):
         return self._write(ids, state, *state.place_row(ids))
 
     def _write(self, ids: Tensor, state: StackState, slots: Tensor, positions: Tensor, mask: Mask) -> Tensor:
-        return self.logits(self.decoder(self.embed(ids), positions=positions, mask=mask, cache=state.cache.view(slots)))
+        return self.logits(self.decoder(self.embed(ids), positions=positions, mask=mask, cache=state.view(slots, mask)))
 
     def _rule(self, prefix_ends: Tensor | None) -> Rule:
         rule = Causal() if prefix_ends is None else Prefix(prefix_ends)

@@ -68,7 +68,7 @@ class Seq2Seq(Generator):
         assert memory.states is not None, "a memory comes from encode()"
         check_length(room, self.config.context, "the target to be decoded")
         rows, device = memory.states.shape[0], memory.states.device
-        cache = Cache.of(self.config, self.decoder, rows, 1 + room * hypotheses)  # the start token takes a place too
+        cache = Cache.of(self.config, self.decoder, rows, 1 + room * hypotheses, hypotheses)  # the start token takes a place too
         state = StackState.begin(cache, torch.zeros(rows, dtype=torch.long, device=device))
         state.memory, state.memory_mask = self.decoder.keys_values(memory.states), padding_mask(memory.tokens)
         begin = torch.full((rows, 1), self.config.start_token, device=device)
@@ -94,6 +94,6 @@ class Seq2Seq(Generator):
             positions=positions,
             mask=mask,
             memory_mask=state.memory_mask,
-            cache=state.cache.view(slots),
+            cache=state.view(slots, mask),
         )
         return self.logits(states)

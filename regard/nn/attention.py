@@ -11,7 +11,7 @@ from regard.config import Bias
 from regard.errors import CacheError, ConfigError, MaskError, ShapeError, nearest
 from regard.nn import backends
 from regard.nn.cache import KeyValues, LayerCache
-from regard.nn.few import few, suits
+from regard.nn.few import few, few_on_gpu, suits
 from regard.nn.masks import Mask, Rule
 from regard.nn.positions import Placement
 from regard.nn.tap import tap
@@ -73,12 +73,16 @@ class Attention(nn.Module):
         if source is None:
             query, key, value = self._split(self.project(x))
             new = KeyValues(positions.turn_key(key), value)
+            if cache is not None and few_on_gpu(query, self.kv_heads, mask, positions.bias):
+                return self._in_one(positions.turn_query(query), cache.key, cache.value, mask, new, cache.slots)
             seen = new if cache is None else cache.extend(new)
         elif cache is not None:
             raise CacheError("a cache is for self-attention; keep the keys and values of a source with keys_values() and pass those")
         else:
             query = self._heads(self.project.part(x, slice(None, self.query_rows)), self.heads)
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
+            if isinstance(source, KeyValues) and few_on_gpu(query, self.kv_heads, mask, positions.bias):
+                return self._in_one(positions.turn_query(query), *seen, mask)
         query = positions.turn_query(query)
         mask = _checked(mask, query, seen.key)
         backend, dropout = backends.serving(backends.chosen(self.backend), mask), self.dropout if self.training else 0.0
@@ -95,6 +99,13 @@ class Attention(nn.Module):
         projected = self.join(joined)
         tap(self, "output", projected)
         return projected
+
+    def _in_one(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, new: KeyValues | None = None, slots: Tensor | None = None
+    ) -> Tensor:
+        from regard.nn.one_query import attend  # loads kernels: only where they are used
+
+        return self.join(attend(query, key, value, mask or Mask(), self.scale, new=new, slots=slots))
 
     def keys_values(self, source: Tensor, positions: Placement | None = None) -> KeyValues:
         """The keys and values of a source, to be computed once and attended to at every position of a target."""

@@ -167,6 +167,11 @@ def chosen(built_with: Backend) -> Backend:
     return built_with if torch.compiler.is_compiling() else _override.get() or built_with
 
 
+def overridden() -> bool:
+    """Whether `using` is in force."""
+    return _override.get() is not None
+
+
 def serving(backend: Backend, mask: Mask) -> Backend:
     """`varlen` is for packed rows alone; what a model built with it reads padded or through a cache goes through `sdpa`."""
     return sdpa if backend is varlen and mask.packed is None else backend

@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.config import Transformer
 from regard.errors import CacheError
+from regard.nn.few import served_on_gpu
 
-REACH_STEP = {"cpu": 64, "cuda": 256}  # views of the buffers grow in such steps, so that attention reads little and meets few shapes
+REACH_STEP = {"cpu": 8, "cuda": 256}  # views of the buffers grow in such steps, so that attention reads little and meets few shapes
 
 
 class KeyValues(NamedTuple):
@@ -55,25 +57,44 @@ class CacheView:
         return LayerCache(self.key[index], self.value[index], self.slots, self.positions.shape[1])
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU, memory that the system clears when it is first touched: most of what there must be room for never is."""
+    if device.type == "cpu" and dtype == torch.float32:
+        return torch.from_numpy(np.zeros(shape, np.float32))
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
 class Cache:
     """The self-attention keys and values of every layer of a stack, for a batch of rows."""
 
     def __init__(
-        self, layers: int, rows: int, kv_heads: int, capacity: int, head_width: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        rows: int,
+        kv_heads: int,
+        capacity: int,
+        head_width: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        whole: bool = False,
     ) -> None:
+        """`whole`: whoever reads it at a position finds out by itself how far; it is then given all of it."""
+        self.whole = whole
         shape = (layers, rows, kv_heads, capacity, head_width)
-        self.key = torch.zeros(shape, dtype=dtype, device=device)
-        self.value = torch.zeros(shape, dtype=dtype, device=device)
+        self.key, self.value = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
         self.positions = torch.zeros(rows, capacity, dtype=torch.long, device=device)  # where the word in each slot stands in its text
         self.next = torch.zeros(1, dtype=torch.long, device=device)  # the first free slot, on the device
         self.used = 0  # and on the host, known without asking the device
 
     @classmethod
-    def of(cls, config: Transformer, stack: nn.Module, rows: int, capacity: int) -> Cache:
+    def of(cls, config: Transformer, stack: nn.Module, rows: int, capacity: int, hypotheses: int = 1) -> Cache:
         """An empty cache for a stack of that config, where its weights are and as they are."""
-        weight = next(stack.parameters())
+        weight, kv_heads = next(stack.parameters()), config.kv_heads or config.heads
         layers = len(stack.layers)  # type: ignore[arg-type]
-        return cls(layers, rows, config.kv_heads or config.heads, capacity, config.key_width, dtype=weight.dtype, device=weight.device)
+        together = hypotheses * config.heads // kv_heads
+        whole = served_on_gpu(weight.device, weight.dtype, config.key_width, together) and config.positions not in ("alibi", "relative")
+        return cls(layers, rows, kv_heads, capacity, config.key_width, dtype=weight.dtype, device=weight.device, whole=whole)
 
     @property
     def capacity(self) -> int:
@@ -104,9 +125,24 @@ class Cache:
         step = REACH_STEP.get(self.key.device.type, 64)
         return min(self.capacity, -(-(self.used + new) // step) * step)
 
-    def view(self, slots: Tensor) -> CacheView:
-        """The cache as one pass sees it that writes to these slots."""
-        return CacheView(self.key, self.value, slots, self.positions[:, : self.reach])
+    def span_with(self, new: int) -> int:
+        """How many slots a position that writes so many more is given to read."""
+        return self.capacity if self.whole else self.reach_with(new)
+
+    def view(self, slots: Tensor, reach: int | None = None) -> CacheView:
+        """The cache as one pass sees it that writes to these slots and reads so many, or all that are used."""
+        return CacheView(self.key, self.value, slots, self.positions[:, : self.reach if reach is None else reach])
+
+    def gather(self, slots: Tensor) -> None:
+        """Only these slots (rows, n) of each row are left, in this order; the rest is free again."""
+        count = slots.shape[1]
+        blocks = torch.arange(self.rows * self.key.shape[2], device=slots.device).view(self.rows, -1, 1)  # of each row and head
+        places = (blocks * self.capacity + slots[:, None]).flatten()
+        for layer in (*self.key, *self.value):
+            layer[:, :, :count] = layer.view(-1, layer.shape[3]).index_select(0, places).view(self.rows, -1, count, layer.shape[3])
+        self.positions[:, :count] = self.positions.gather(1, slots)
+        self.next.fill_(count)
+        self.used = count
 
     def keep(self, rows: Tensor) -> None:
         """Only these rows are left."""

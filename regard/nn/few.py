@@ -1,13 +1,34 @@
-"""Attention of a few queries on a CPU, as in decoding: the formula as two batched products, which beats kernels made for many queries."""
+"""Attention of a few queries, as in decoding, where kernels made for many queries are slow.
+
+On a CPU it is the formula as two batched products; on a GPU, `one_query` has a kernel for it.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from regard.nn.backends import Attended
+from regard.nn import backends
+from regard.nn.backends import HAS_TRITON, SHORT_WIDTHS, Attended
 from regard.nn.masks import Mask
+from regard.nn.tap import recording
 
 FEW = 16
+
+
+def few_on_gpu(query: Tensor, kv_heads: int, mask: Mask | None, bias: Tensor | None) -> bool:
+    """Whether the kernel for one position serves these queries (rows, heads, queries, width), and nobody wants more than its result."""
+    count = query.shape[2] * query.shape[1] // kv_heads
+    if not served_on_gpu(query.device, query.dtype, query.shape[3], count) or bias is not None or torch.is_grad_enabled():
+        return False
+    plain = mask is None or (isinstance(mask, Mask) and mask.packed is None)
+    return plain and not (recording() or backends.overridden() or torch.compiler.is_compiling())
+
+
+def served_on_gpu(device: torch.device, dtype: torch.dtype, width: int, queries: int) -> bool:
+    """`queries`: of one row that share a key head."""
+    half = dtype in (torch.bfloat16, torch.float16)
+    return device.type == "cuda" and half and HAS_TRITON and queries <= FEW and width in SHORT_WIDTHS
 
 
 def suits(query: Tensor, mask: Mask) -> bool:

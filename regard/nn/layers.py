@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config import Transformer
-from regard.nn import backends
+from regard.nn import backends, joined
 from regard.nn.attention import Attention
 from regard.nn.cache import CacheView, KeyValues, LayerCache
 from regard.nn.masks import Mask
@@ -106,13 +107,28 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         tap(self, "input", x)
-        x = self.attention_add(x, lambda x: self.attention(x, mask=mask, positions=positions, cache=cache))
-        if self.cross is not None and self.cross_add is not None:
-            cross = self.cross
-            x = self.cross_add(x, lambda x: cross(x, memory, mask=memory_mask))
-        x = self.feedforward_add(x, self.feedforward)
+        for add, sublayer in self.steps(memory, mask=mask, memory_mask=memory_mask, positions=positions, cache=cache):
+            x = add(x, sublayer)
         tap(self, "output", x)
         return x
+
+    def steps(
+        self,
+        memory: Tensor | KeyValues | None = None,
+        *,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        positions: Placement | None = None,
+        cache: LayerCache | None = None,
+    ) -> list[tuple[AddNorm, joined.SubLayer]]:
+        """The sub-layers in turn, each with the path around it."""
+        cross = self.cross
+        steps: list[tuple[AddNorm, joined.SubLayer]] = []
+        steps.append((self.attention_add, lambda x: self.attention(x, mask=mask, positions=positions, cache=cache)))
+        if cross is not None and self.cross_add is not None:
+            steps.append((self.cross_add, lambda x: cross(x, memory, mask=memory_mask)))
+        steps.append((self.feedforward_add, self.feedforward))
+        return steps
 
 
 class Stack(nn.Module):
@@ -150,15 +166,22 @@ class Stack(nn.Module):
         x = self.dropout(self.embedding_norm(x))
         seen = None if cache is None else cache.positions
         place = self.positions.place(positions, positions, x.dtype, seen=seen)
-        for index, layer in enumerate(self.layers):
-            x = layer(
-                x,
-                memory[index] if isinstance(memory, list) else memory,
-                mask=mask,
-                memory_mask=memory_mask,
-                positions=place,
-                cache=None if cache is None else cache.layer(index),
-            )
+        given: list[dict[str, Any]] = [
+            {
+                "memory": memory[index] if isinstance(memory, list) else memory,
+                "mask": mask,
+                "memory_mask": memory_mask,
+                "positions": place,
+                "cache": None if cache is None else cache.layer(index),
+            }
+            for index in range(len(self.layers))
+        ]
+        blocks = [layer for layer in self.layers if isinstance(layer, Block)]
+        if blocks and joined.joins(blocks[0].feedforward_add.norm, x):
+            steps = [step for block, own in zip(blocks, given, strict=True) for step in block.steps(**own)]
+            return joined.run(x, [(add.norm, sublayer) for add, sublayer in steps], self.norm if steps[0][0].before else None)
+        for layer, own in zip(self.layers, given, strict=True):
+            x = layer(x, **own)
         return self.norm(x)
 
     def keys_values(self, memory: Tensor) -> list[KeyValues]:

@@ -43,6 +43,11 @@ class Recorder:
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
+def recording() -> bool:
+    """Whether anyone is."""
+    return _recorder.get() is not None
+
+
 def tap(module: nn.Module, name: str, value: Tensor | None) -> None:
     """Names an intermediate of `module`, for whoever is recording."""
     if torch.compiler.is_compiling():

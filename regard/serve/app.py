@@ -18,7 +18,7 @@ from starlette.routing import Route
 from regard import __version__
 from regard.door import Model
 from regard.errors import RegardError
-from regard.serve import libretranslate, native, openai, runs, tracing
+from regard.serve import libretranslate, native, openai, runs, trace_route
 from regard.serve.desk import Desk, GoneError, UnknownModelError, desk_of
 from regard.serve.metrics import CONTENT_TYPE
 from regard.serve.queue import ClosingError, FullError, LateError, TooMuchError
@@ -27,7 +27,7 @@ from regard.serve.security import Guard, Json, problem
 from regard.serve.settings import Settings
 
 WEB = Path(__file__).parent / "web"
-ROUTERS = [native.router, libretranslate.router, openai.router, tracing.router, runs.router]  # more of /api goes here
+ROUTERS = [native.router, libretranslate.router, openai.router, trace_route.router, runs.router]  # more of /api goes here
 STATUS: dict[type[RegardError], int] = {
     UnknownModelError: 404,
     TooMuchError: 413,

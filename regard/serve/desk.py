@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,15 +14,18 @@ from typing import Any
 from starlette.requests import Request
 
 from regard.decoding.many import ROWS, TOKENS
+from regard.decoding.ready import WrittenIn
 from regard.decoding.settings import Beam, Rules
 from regard.door import Model, load
 from regard.door.options import chosen
 from regard.door.writing import DRAWN, language
 from regard.errors import ConfigError, RegardError, nearest
+from regard.serve.cores import MOST_WORKERS, Cores
 from regard.serve.metrics import Metrics
 from regard.serve.queue import Ask, Kind, Queue, TooMuchError
 from regard.serve.settings import Settings
 from regard.serve.streams import Streams
+from regard.serve.trace_work import Remembered
 from regard.serve.work import work
 from regard.shipped import find_bundle, shipped
 
@@ -48,7 +51,7 @@ class Answers:
     tokens: list[int]  # of each text, as read
 
 
-def load_all(names: Sequence[str], device: str | None = None) -> dict[str, Model]:
+def load_all(names: Sequence[str], device: str | None = None, precision: WrittenIn = "auto") -> dict[str, Model]:
     """The models of bundles by the name that requests know them by: that of the folder, or what is given, NAME=FOLDER.
 
     Without any, those that come with regard. No path is part of a name, since names are shown to everyone.
@@ -59,7 +62,7 @@ def load_all(names: Sequence[str], device: str | None = None) -> dict[str, Model
         name = own if equals and own else _name_of(given)
         if name in models:
             raise ConfigError(f"two models are called {name!r}; give one another name, as in --model other={folder or given}")
-        models[name] = model = load(folder if equals and own else given, device=device)
+        models[name] = model = load(folder if equals and own else given, device=device, precision=precision)
         model.name = name
         _ = model.tokenizer  # without one there is no text to talk in, which is better said now
     if not models:
@@ -77,8 +80,10 @@ class Desk:
 
     def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
         self.models, self.settings, self.metrics = dict(models), settings, Metrics()
-        self.queue = Queue(partial(work, self.models), settings.limits, self.metrics)
-        self.streams = Streams(settings.limits, self.metrics)
+        cores = Cores()
+        workers = settings.workers or _workers(models.values(), cores)
+        self.queue = Queue(partial(work, self.models, Remembered()), settings.limits, self.metrics, workers, cores)
+        self.streams = Streams(settings.limits, self.metrics, cores)
 
     def find(self, name: str | None, verb: str) -> tuple[str, Model]:
         """The model of that name, or without one the first that can do this."""
@@ -148,6 +153,11 @@ class Desk:
     def close(self) -> None:
         self.queue.close()
         self.streams.close()
+
+
+def _workers(models: Iterable[Model], cores: Cores) -> int:
+    """How many batches are worked on at once, each with cores of its own; a GPU is all that one batch needs."""
+    return min(cores.total, MOST_WORKERS) if all(model.device.type == "cpu" for model in models) else 1
 
 
 async def while_there(request: Request, work: Any) -> Any:

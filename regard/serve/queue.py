@@ -1,8 +1,8 @@
 """Requests batched as they come.
 
-Every text of every request waits on its own. When the worker is free it takes the text that came first, and with it those of the same
-kind that are nearest in length, as many as the machine works on at once. A text's answer depends on none of the others, so nobody can
-tell; but thirty-two take little longer than one. What does not fit is refused at once, and whoever goes away frees their places.
+Every text of every request waits on its own. A worker that is free takes the text that came first, and with it those of the same kind
+that are nearest in length, as many as are worked on at once. A text's answer depends on none of the others, so nobody can tell; but
+thirty-two take little longer than one. What does not fit is refused at once, and whoever goes away frees their places.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any
 
 from regard.errors import RegardError
+from regard.serve.cores import Cores, on_threads
 from regard.serve.metrics import Metrics
 from regard.serve.settings import Limits
 
@@ -111,17 +112,17 @@ Work = Callable[[Kind, Sequence[Entry]], list[Outcome]]
 
 
 class Queue:
-    """Those who wait, and the one worker. All of it but the work itself happens in the event loop."""
+    """Those who wait, and the workers. All of it but the work itself happens in the event loop."""
 
-    def __init__(self, work: Work, limits: Limits, metrics: Metrics) -> None:
-        self.limits, self.metrics = limits, metrics
+    def __init__(self, work: Work, limits: Limits, metrics: Metrics, workers: int = 1, cores: Cores | None = None) -> None:
+        self.limits, self.metrics, self.workers, self.cores = limits, metrics, workers, cores or Cores()
         self.closing = False
         self._work = work
         self._waiting: dict[int, Entry] = {}  # in the order of arrival
         self._numbers = count()
         self._arrived = asyncio.Event()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="regard-work")  # torch blocks, and one batch has all cores
-        self._speed: dict[tuple[str, str], float] = {}  # by model and verb: tokens read in a second, lately
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="regard-work")  # torch blocks
+        self._speed: dict[tuple[str, str], float] = {}  # by model and verb: tokens read in a second by all cores, lately
         metrics.waiting.set_function(lambda: len(self._waiting))
 
     async def ask(self, kind: Kind, asks: Sequence[Ask]) -> list[Outcome]:
@@ -166,13 +167,20 @@ class Queue:
 
     async def run(self) -> None:
         """Works for as long as the server lives."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(self.workers):
+                workers.create_task(self._work_on())
+
+    async def _work_on(self) -> None:
         while True:
             if not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
                 await asyncio.sleep(PATIENCE)
             if batch := self._next():
-                await self._returned(batch, await self._done(batch))
+                took = await self._done(batch)
+                if self.workers == 1:  # otherwise there is company: those who came while the others were working
+                    await self._returned(batch, took)
 
     async def _returned(self, batch: Sequence[Entry], took: float) -> None:
         """A moment for those who have their answers to ask again, unless there is plenty to choose from.
@@ -197,12 +205,15 @@ class Queue:
     async def _done(self, batch: list[Entry]) -> float:
         """Works on a batch and gives everyone their own; the seconds that it took."""
         kind, begun = batch[0].kind, time.perf_counter()
+        threads = self.cores.take(among=self.workers if self._waiting else 1)
         try:
-            outcomes = await asyncio.get_running_loop().run_in_executor(self._worker, self._work, kind, batch)
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, on_threads, threads, self._work, kind, batch)
         except Exception as error:  # work says what is wrong of each text; whatever else happens, the queue goes on
             outcomes = [Outcome(error=error)] * len(batch)
+        finally:
+            self.cores.give_back()
         took, read = time.perf_counter() - begun, sum(entry.ask.tokens for entry in batch)
-        now, before = read / max(took, 1e-6), self._speed.get((kind.model, kind.verb))
+        now, before = read / max(took, 1e-6) * self.cores.total / threads, self._speed.get((kind.model, kind.verb))
         self._speed[kind.model, kind.verb] = now if before is None else MEMORY * before + (1 - MEMORY) * now
         self.metrics.batch(kind.model, kind.verb, len(batch), read, took)
         for entry, outcome in zip(batch, outcomes, strict=True):
@@ -210,8 +221,8 @@ class Queue:
         return took
 
     def close(self) -> None:
-        """Ends the worker, once what it does is done."""
-        self._worker.shutdown()
+        """Ends the workers, once what they do is done."""
+        self._threads.shutdown()
 
 
 def _fitting(entries: Sequence[tuple[int, Entry]], kind: Kind) -> Iterator[int]:

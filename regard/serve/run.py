@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 
@@ -18,6 +19,7 @@ from regard.serve.settings import Settings
 IDLE_SECONDS = 30  # that a connection is kept open for a next request
 SPARE = 512  # connections beside those that may wait
 GRACE_SECONDS = 5  # beyond the time that a request may take
+TURN_SECONDS = 0.0005  # that a thread may keep Python to itself while others want it: workers need it for a moment between two products
 
 
 class Server(uvicorn.Server):
@@ -61,6 +63,7 @@ def address_of(bound: socket.socket) -> str:
 def serve(models: Mapping[str, Model], settings: Settings, bound: socket.socket, ready: Callable[[str], None]) -> None:
     """Serves until SIGTERM or Ctrl-C, then finishes what was taken. `ready` is told the address."""
     server = Server(create_app(models, settings), settings)
+    sys.setswitchinterval(TURN_SECONDS)
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)  # uvicorn raises what it heard once more when all is done: it was heard
     bound.listen(2048)

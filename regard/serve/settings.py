@@ -25,7 +25,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits, and who may ask."""
+    """The limits, who may ask, and what is shown beside answers."""
 
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
@@ -34,3 +34,4 @@ class Settings:
     reads: str = "en"  # what translators read, which a bundle does not say
     writes: str | None = None  # what a translator without tags writes
     runs: Path | None = None  # a folder of trainings, whose figures are shown
+    workers: int | None = None  # batches worked on at once; None: as many as suit the machine

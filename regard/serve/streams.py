@@ -12,6 +12,7 @@ from copy import copy
 
 from regard.door import Model, Options
 from regard.door.writing import Prompt, stream_ids, text_of
+from regard.serve.cores import Cores, on_threads
 from regard.serve.metrics import Metrics
 from regard.serve.queue import ClosingError, FullError
 from regard.serve.settings import Limits
@@ -66,8 +67,8 @@ class Stream:
 class Streams:
     """The threads for them."""
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self.limits, self.metrics = limits, metrics
+    def __init__(self, limits: Limits, metrics: Metrics, cores: Cores | None = None) -> None:
+        self.limits, self.metrics, self.cores = limits, metrics, cores or Cores()
         self.closing = False
         self._open = 0
         self._pool = ThreadPoolExecutor(limits.streams, thread_name_prefix="regard-stream")
@@ -81,8 +82,13 @@ class Streams:
             raise FullError(f"{self._open} continuations are being streamed already; ask again in a while, or without stream", 2)
         stream = Stream(copy(model), prompt, options, self.limits.seconds)
         self._count(1)
-        asyncio.get_running_loop().run_in_executor(self._pool, stream.write).add_done_callback(lambda _: self._count(-1))
+        written = asyncio.get_running_loop().run_in_executor(self._pool, on_threads, self.cores.take(), stream.write)
+        written.add_done_callback(lambda _: self._over())
         return stream
+
+    def _over(self) -> None:
+        self._count(-1)
+        self.cores.give_back()
 
     def _count(self, change: int) -> None:
         self._open += change

@@ -11,15 +11,16 @@ from regard.door import Model
 from regard.door.writing import NO_OUTPUT, generate
 from regard.errors import RegardError
 from regard.serve.queue import Ask, Entry, Kind, Outcome
+from regard.serve.trace_work import Remembered, documents
 
 LOG = logging.getLogger("regard.serve")
 
 
-def work(models: Mapping[str, Model], kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
+def work(models: Mapping[str, Model], remembered: Remembered, kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
     """What becomes of each text. Where one can't be answered, those of other requests are, as if it had never been there."""
     jobs = list(dict.fromkeys(id(entry.job) for entry in entries))
     try:
-        outcomes = _answered(models[kind.model], kind, [entry.ask for entry in entries])
+        outcomes = _answered(models[kind.model], remembered, kind, [entry.ask for entry in entries])
         alone = _without_output(entries, outcomes) if len(jobs) > 1 else []
     except Exception as error:
         if len(jobs) == 1:
@@ -29,7 +30,7 @@ def work(models: Mapping[str, Model], kind: Kind, entries: Sequence[Entry]) -> l
         outcomes, alone = [Outcome()] * len(entries), jobs
     for job in alone:
         own = [index for index, entry in enumerate(entries) if id(entry.job) == job]
-        for index, outcome in zip(own, work(models, kind, [entries[index] for index in own]), strict=True):
+        for index, outcome in zip(own, work(models, remembered, kind, [entries[index] for index in own]), strict=True):
             outcomes[index] = outcome
     return outcomes
 
@@ -42,12 +43,13 @@ def _without_output(entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> li
     return [job for job, any_output in written.items() if not any_output]
 
 
-def _answered(model: Model, kind: Kind, asks: Sequence[Ask]) -> list[Outcome]:
+def _answered(model: Model, remembered: Remembered, kind: Kind, asks: Sequence[Ask]) -> list[Outcome]:
     """All of them at once. Warnings go to the text that they are about."""
     heard = _Heard(asks)
     ours = copy(model)  # the same network, with ears of its own
     ours.place, ours.warn = heard.place, heard.warn
-    found = VERBS[kind.verb](ours, asks, dict(kind.options))
+    options = dict(kind.options)
+    found = documents(ours, asks, options, remembered) if kind.verb == "trace" else VERBS[kind.verb](ours, asks, options)
     return [Outcome(answer, tuple(heard.warnings[index])) for index, answer in enumerate(found)]
 
 
@@ -97,15 +99,8 @@ def _score(model: Model, asks: Sequence[Ask], options: dict[str, Any]) -> list[A
     return model.score(_texts(asks), targets if targets else None, **options)
 
 
-def _trace(model: Model, asks: Sequence[Ask], options: dict[str, Any]) -> list[Any]:
-    from regard.serve.tracing import worked
-
-    return worked(model, list(asks), options)
-
-
 def _texts(asks: Sequence[Ask]) -> list[str]:
     return [ask.text for ask in asks]
 
 
 VERBS = {"translate": _translate, "generate": _generate, "classify": _classify, "fill": _fill, "embed": _embed, "score": _score}
-VERBS["trace"] = _trace

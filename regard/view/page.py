@@ -47,7 +47,7 @@ class PageError(RegardError):
 
 
 def page(document: dict[str, Any], web: Path = WEB) -> str:
-    """The whole file for a trace's document (`regard.view.trace.as_json`)."""
+    """The whole file for a trace's document (`regard.view.trace_json.as_json`)."""
     shell = _read(web, "index.html")
     styles = "\n".join(_style(web, name) for name in _stylesheets(shell))
     entry = _entry(shell)

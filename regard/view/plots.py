@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.door.schemes import Scheme, Schemes
-from regard.door.trace import Looks, Sentence, Trace
+from regard.door.trace_types import Looks, Sentence, Trace
 from regard.errors import ConfigError, RegardError, nearest
 from regard.view.terminal import shade
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from regard import __version__
+from regard.decoding.products import Int8Product, available, sums_in_32_bits
 from regard.door.check import Law
 from tests.cli.running import run
 
@@ -27,10 +28,11 @@ def test_doctor(tmp_path: Path) -> None:
     assert told["threads"] == torch.get_num_threads()
     assert told["devices"][-1] == "cpu"
     assert "transformers" in told["extras"]["interop"]
+    assert told["int8"] == {"kernels": available(Int8Product), "sums_in_32_bits": sums_in_32_bits()}
     assert told["problems"] == []
     shown = run("doctor")
     assert (shown.code, shown.err) == (0, "")
-    for part in (__version__, metadata.version("torch"), "extra interop", str(tmp_path / "cache")):
+    for part in (__version__, metadata.version("torch"), "int8", "extra interop", str(tmp_path / "cache")):
         assert part in shown.out
 
 

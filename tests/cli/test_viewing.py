@@ -58,6 +58,30 @@ def test_it_says_what_the_model_says(bundle: Bundles, model: Callable[[str], Mod
     assert found["left_out"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "outputs"),
+    [
+        ("translator", ["3 1 4", "--to", "back"], 4),
+        ("translator", ["3 1 4", "--to", "back", "--beam-size", "3"], 3),
+        ("translator", ["3 1 4", "--to", "back", "--beam-size", "8"], 4),
+        ("translator", ["3 1 4", "--to", "back", "--beam-size", "1"], 1),
+        ("translator", ["3 1 4", "--to", "back", "--n-best", "1"], 1),
+        ("translator", ["3 1 4", "--to", "back", "--n-best", "6"], 6),
+        ("translator", ["3 1 4", "--to", "back", "--temperature", "1"], 1),
+        ("writer", ["the cat", "--max-length", "5"], 1),
+        ("writer", ["the cat", "--max-length", "5", "--beam-size", "2"], 2),
+    ],
+)
+def test_what_else_could_have_been_said(bundle: Bundles, tmp_path: Path, name: str, arguments: list[str], outputs: int) -> None:
+    page = tmp_path / "page.html"
+    assert run("view", *arguments, "--model", bundle(name), "--out", page).code == 0
+    answer = document(page)["answer"]
+    texts = [answer["text"], *(other["text"] for other in answer["alternatives"])]
+    assert len(texts) == outputs
+    scores = [answer["score"], *(other["score"] for other in answer["alternatives"])]
+    assert scores == sorted(scores, reverse=True)
+
+
 def test_pictures_alone(bundle: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("view", "3 1 4", "--to", "back", "--model", bundle("translator"), "--png", "pictures")

@@ -51,7 +51,11 @@ SOURCES = sentences(*(1 + number % 17 for number in range(64)), seed=4)
 @cache
 def lively(kind: str, dtype: torch.dtype = torch.float64) -> Generator:
     """The model of that kind; shared by all tests, so left as it is."""
-    preset, settings, noise, push, seed = KINDS[kind]
+    return made_lively(KINDS[kind]).to(dtype)
+
+
+def made_lively(kind: Kind) -> Generator:
+    preset, settings, noise, push, seed = kind
     if not preset.startswith("rnn"):
         settings = settings | {"output_bias": True, "logit_scale": 1.0}
     model = small(preset, tied=False, **settings)
@@ -69,7 +73,7 @@ def lively(kind: str, dtype: torch.dtype = torch.float64) -> Generator:
         model.deembed.weight.copy_(normal(model.deembed.weight) * 0.5 + F.normalize(model.embed.weight, dim=1)[called_for_by])
         model.deembed.bias.copy_(push * F.one_hot(torch.tensor(END), VOCABULARY))
     assert isinstance(model, Generator)
-    return model.to(dtype)
+    return model
 
 
 def decoded(

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.decoding import runner
-from regard.decoding.pack import available, packed
+from regard.decoding.pack import packed
+from regard.decoding.products import FloatProduct, available
+from regard.decoding.ready import made_ready
 from regard.decoding.runner import decode
 from regard.decoding.sampling import Sampler
 from regard.decoding.search import BeamSearch, Hypothesis
@@ -327,26 +329,26 @@ def test_coverage_of_nothing_looked_at_is_refused(kind: str) -> None:
 # Packed weights
 
 
-@pytest.mark.skipif(not available(), reason="this PyTorch has no packed products")
+@pytest.mark.skipif(not available(FloatProduct), reason="this PyTorch has no packed products")
 @pytest.mark.parametrize("method", [GREEDY, BEAM, Sampling(seed=3), Beam(size=2, coverage=0.2)], ids=[*NAMES, "sampling", "coverage"])
 @pytest.mark.parametrize("kind", ["after", "before", "relative", "rnn-attention", "gpt2", "prefix", "rnn-plain"])
 def test_packed_weights_give_the_same(kind: str, method: Method) -> None:
     if isinstance(method, Beam) and method.coverage and kind in ("gpt2", "prefix", "rnn-plain"):
         pytest.skip("looks at no source")
     model = lively(kind, torch.float32)
-    ready, sources = packed(model), SOURCES[:20]
+    ready, sources = packed(model, FloatProduct), SOURCES[:20]
     assert ready is not model
     assert any(type(module).__name__.startswith("Packed") for module in ready.modules())
     assert_same(decoded(ready, sources, method), decoded(model, sources, method), 1e-5)
 
 
-@pytest.mark.skipif(not available(), reason="this PyTorch has no packed products")
+@pytest.mark.skipif(not available(FloatProduct), reason="this PyTorch has no packed products")
 @pytest.mark.parametrize("kind", ["before", "gpt2", "rnn-attention"])
 def test_packing_leaves_the_model_as_it_was(kind: str) -> None:
     model = lively(kind, torch.float32)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modules = [type(module) for module in model.modules()]
-    ready = packed(model)
+    ready = packed(model, FloatProduct)
     decoded(ready, SOURCES[:4], GREEDY)
     assert [type(module) for module in model.modules()] == modules
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
@@ -358,4 +360,4 @@ def test_packing_leaves_the_model_as_it_was(kind: str) -> None:
 
 
 def test_packing_is_for_float32_on_a_cpu() -> None:
-    assert packed(lively("gpt2", torch.float64)) is lively("gpt2", torch.float64)
+    assert made_ready(lively("gpt2", torch.float64)) is lively("gpt2", torch.float64)

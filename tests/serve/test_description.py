@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.serve.live import Live
+from regard.serve.settings import Settings
+from tests.serve.live import Start
 
 pytest.importorskip("schemathesis")
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance"
@@ -25,7 +26,8 @@ MODELS = {
     "Embed": "critic",
     "Score": "translator",
 }
-MODELS |= {"Completion": "writer", "Chat": "writer", "Embeddings": "critic"}
+MODELS |= {"Completion": "writer", "Chat": "writer", "Embeddings": "critic", "TraceOf": "translator"}
+IN_ADDRESSES = {"to": ["back", "same"], "model": ["translator"], "name": ["reverse"]}
 
 
 def narrowed(description: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +38,9 @@ def narrowed(description: dict[str, Any]) -> dict[str, Any]:
             if name in KNOWN:
                 schema.clear()
                 schema["enum"] = KNOWN[name]
+        for parameter in node.get("parameters", ()) if isinstance(node, dict) else ():
+            if parameter["name"] in IN_ADDRESSES:
+                parameter["schema"] = {"enum": IN_ADDRESSES[parameter["name"]]}
         for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
             walk(inner)
 
@@ -49,7 +54,11 @@ def narrowed(description: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_no_server_error_and_nothing_undescribed(live: Live, tmp_path: Path) -> None:
+def test_schemathesis_finds_no_server_error_and_nothing_undescribed(start: Start, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "reverse"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"step": 50, "time": 1.5, "kind": "train", "loss": 3.0}\n')
+    live = start(Settings(runs=run.parent, workers=2))
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(narrowed(live.get("/openapi.json").json)))
     options = ["--checks", CHECKS, "--max-examples", "25", "--phases", "examples,coverage,fuzzing", "--mode", "all", "--seed", "1"]
@@ -61,5 +70,7 @@ def test_schemathesis_finds_no_server_error_and_nothing_undescribed(live: Live, 
     assert selected[1] == selected[2] == selected[3]
     assert live.get("/health").json["status"] == "ok"
     done = live.desk.metrics.registry
-    for verb, model in {"translate": "translator", "generate": "writer", "classify": "critic", "embed": "critic"}.items():
+    models = {"translate": "translator", "trace": "translator", "generate": "writer", "classify": "critic", "embed": "critic"}
+    for verb, model in models.items():
         assert (done.get_sample_value("regard_texts_total", {"model": model, "verb": verb}) or 0) > 10, verb  # they got as far as a model
+    assert (done.get_sample_value("regard_requests_total", {"route": "/api/runs/{name}", "status": "200"}) or 0) > 5

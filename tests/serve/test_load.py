@@ -12,13 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from copy import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from regard.door import Model
-from regard.serve.desk import load_all
+from regard.serve.cores import Cores
+from regard.serve.desk import _workers, load_all
 from regard.serve.settings import Limits, Settings
 from tests.cli.running import run
 from tests.serve.live import Held, Live, Reply, Start, together, until
@@ -105,6 +109,26 @@ def test_who_would_wait_in_vain_is_told_at_once(start: Start) -> None:
     for connection in (one, other):
         assert b" 200 " in connection.recv(4096)
         connection.close()
+
+
+def test_one_long_batch_holds_up_nobody_where_there_is_another_worker(start: Start) -> None:
+    live = start(Settings(workers=2))
+    held = Held(live)
+    long = send(live, "/api/translate", ASKED)
+    assert held.begun.wait(20)
+    live.desk.queue._work = held._work
+    texts = [{"texts": f"{number} 2", "to": "back"} for number in range(8)]
+    assert {reply.status for reply in together([partial(live.post, "/api/translate", own) for own in texts])} == {200}
+    held.let_go()
+    assert b" 200 " in long.recv(4096)
+    long.close()
+
+
+def test_a_worker_for_each_core_and_one_for_a_gpu(models: dict[str, Model]) -> None:
+    assert [_workers(models.values(), Cores(total)) for total in (1, 2, 4, 64)] == [1, 2, 4, 4]
+    elsewhere = copy(models["critic"])
+    elsewhere.network = SimpleNamespace(device=torch.device("cuda"))  # type: ignore[assignment]
+    assert _workers([*models.values(), elsewhere], Cores(8)) == 1
 
 
 def test_streams_are_few_and_end_with_their_listener(start: Start) -> None:

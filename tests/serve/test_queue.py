@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 
 from regard.errors import RegardError
+from regard.serve.cores import Cores
 from regard.serve.metrics import Metrics
 from regard.serve.queue import Ask, ClosingError, Entry, FullError, Kind, LateError, Outcome, Queue, TooMuchError
 from regard.serve.settings import Limits
@@ -104,6 +107,60 @@ def test_limits() -> None:
     assert isinstance(finished(serving(Worker(), [(PLAIN, [Ask("a")] * 5)], Limits(waiting=4)))[0], TooMuchError)
     assert isinstance(finished(serving(Worker(0.3), [(PLAIN, [Ask("a")])], Limits(seconds=0.05)))[0], LateError)
     assert finished(serving(Worker(), [(PLAIN, [])])) == [[]]
+
+
+@pytest.fixture
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_batches_at_once_share_the_cores_and_one_alone_has_them_all() -> None:
+    """Four cores and two workers. Torch itself says how many threads a batch has."""
+    threads: dict[str, int] = {}
+    both = threading.Barrier(2)
+
+    def work(kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
+        threads[kind.model] = torch.get_num_threads()
+        if kind.model != "alone":
+            both.wait(20)  # which they pass only if they are worked on at the same time
+        return [Outcome(kind.model)] * len(entries)
+
+    async def run() -> None:
+        queue = Queue(work, Limits(), Metrics(), workers=2, cores=Cores(4))
+        running = asyncio.create_task(queue.run())
+        for models in (["alone"], ["one", "other"]):
+            await asyncio.gather(*(queue.ask(Kind(model, "translate"), [Ask("a")]) for model in models))
+        running.cancel()
+        queue.close()
+
+    finished(run())
+    assert threads == {"alone": 4, "one": 2, "other": 2}
+
+
+@pytest.mark.parametrize(("total", "among", "wanted"), [(8, 1, [8, 4, 2]), (8, 2, [4, 4, 2]), (1, 4, [1, 1, 1]), (6, 4, [1, 1, 1])])
+def test_no_more_threads_than_cores_where_all_begin_together(total: int, among: int, wanted: list[int]) -> None:
+    cores = Cores(total)
+    assert [cores.take(among), cores.take(among), cores.take(4)] == wanted
+    for _ in range(3):
+        cores.give_back()
+    assert cores.take() == total
+
+
+def test_how_long_it_will_take_does_not_depend_on_how_many_work_at_it() -> None:
+    """A batch with half of the cores that reads so many tokens in a second: all cores read twice as many."""
+
+    async def run() -> float:
+        queue = Queue(Worker(0.2), Limits(), Metrics(), workers=2, cores=Cores(2))
+        running = asyncio.create_task(queue.run())
+        await asyncio.gather(*(queue.ask(Kind(model, "translate"), [Ask("a", 100)]) for model in ("m", "n")))
+        running.cancel()
+        queue.close()
+        return queue._speed["m", "translate"]
+
+    assert finished(run()) == pytest.approx(1000, rel=0.2)
 
 
 def test_what_is_cancelled_is_not_worked_on() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from regard.door import Model, load
 from regard.view.page import MOST, WEB, PageError, as_data, bundled, page, write_page
-from regard.view.trace import as_json
+from regard.view.trace_json import as_json
 
 INDEX = """<!doctype html>
 <html lang="en">
@@ -195,6 +195,6 @@ def test_twelve_words_through_the_translator_that_ships(tmp_path: Path) -> None:
     text = "The little girl is looking at the beautiful flowers in the garden."
     assert len(text.split()) == 12
     for to in ("it", "hi"):
-        document = as_json(load("translator", device="cpu").trace(text, to), most=MOST)
+        document = as_json(load("translator", device="cpu").trace(text, to, n_best=4), most=MOST)
         assert document["left_out"] == []
         assert 1_500_000 < write_page(document, tmp_path / f"{to}.html") < 3_000_000

@@ -14,7 +14,7 @@ import torch
 
 from regard.door import Model
 from regard.door.schemes import schemes
-from regard.door.trace import Trace
+from regard.door.trace_types import Trace
 from regard.errors import ConfigError, RegardError
 from regard.models import build
 from regard.presets import preset

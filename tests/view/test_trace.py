@@ -18,13 +18,13 @@ from regard.data.batch import Tokens
 from regard.door import Model, load
 from regard.door.schemes import schemes
 from regard.door.sentence import words_of
-from regard.door.trace import Trace
+from regard.door.trace_types import Trace
 from regard.errors import ConfigError, RegardError, ShapeError
 from regard.models import build
 from regard.nn.layers import Stack
 from regard.presets import preset
 from regard.shipped import shipped
-from regard.view.trace import array, as_json, decoded, size
+from regard.view.trace_json import array, as_json, decoded, size
 
 Models = Callable[[str], Model]
 TEXTS = {

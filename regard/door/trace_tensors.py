@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.door.trace import Layer, Looks, Norm, SubLayer, Vectors
+from regard.door.trace_types import Layer, Looks, Norm, SubLayer, Vectors
 from regard.nn.attention import Attention
 from regard.nn.layers import AddNorm, Block, Stack
 from regard.nn.tap import Taps

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.decoding.tree import Node
 from regard.door.results import Written
 from regard.door.schemes import Scheme, Schemes
-from regard.door.trace import LabelOutput, Layer, Looks, Norm, Output, Search, Sentence, SubLayer, Target, Trace, Vectors, Word
+from regard.door.trace_types import LabelOutput, Layer, Looks, Norm, Output, Search, Sentence, SubLayer, Target, Trace, Vectors, Word
 
 FORMAT = 1
 DIGITS = 6  # significant ones, of numbers that stand alone

@@ -19,11 +19,11 @@ from regard.decoding.settings import Beam, Rules, Sampling
 from regard.decoding.tree import Tree
 from regard.door.options import Options, chosen
 from regard.door.reading import MASKED, around_masks, classify, embed, fill, masked_ids, text_ids
-from regard.door.results import Filled, Labelled
+from regard.door.results import Filled, Labelled, Written
 from regard.door.schemes import Schemes, schemes
 from regard.door.sentence import likeliest, pieces, sentence
-from regard.door.trace import PARTS, LabelOutput, Output, Part, Search, Sentence, Target, Trace
-from regard.door.vectors import Kept, Side, looks, recurrent_looks, recurrent_vectors, stack_vectors
+from regard.door.trace_tensors import Kept, Side, looks, recurrent_looks, recurrent_vectors, stack_vectors
+from regard.door.trace_types import PARTS, LabelOutput, Output, Part, Search, Sentence, Target, Trace
 from regard.door.writing import CONTINUED, DRAWN, generate, in_parts, language, prompt_ids, translate
 from regard.errors import ConfigError, RegardError, ShapeError, nearest
 from regard.models import LanguageModel, RnnSeq2Seq, build
@@ -94,9 +94,27 @@ def _sorted(numbers: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if numbers is None else tuple(sorted(set(numbers)))
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """What a model wrote and how it found it: enough to look into it again, at other parts, without writing it again."""
+
+    answer: Written
+    tree: Tree
+    source: tuple[int, ...]  # the tokens of the text, or of the prompt
+    tag: str | None  # the language
+
+
 def trace(
-    model: Model, text: str, to: str | None, verb: str | None, prefix: str | None, options: Options, parts: Wanted | None = None
+    model: Model,
+    text: str,
+    to: str | None,
+    verb: str | None,
+    prefix: str | None,
+    options: Options,
+    parts: Wanted | None = None,
+    decode: Callable[..., Decoded] | None = None,
 ) -> Trace:
+    """`decode`: what to call instead of the function of that name, for who remembers what it gave."""
     if not isinstance(text, str):
         raise RegardError(f"a trace is of one text; got a {type(text).__name__}")
     if verb is not None and verb not in VERBS:
@@ -105,7 +123,8 @@ def trace(
     model.need(verb)
     parts = parts or Wanted()
     if verb in ("translate", "generate"):
-        return _written(model, text, to, verb, prefix, options, parts)
+        found = (decode or decoded)(model, text, to, verb, prefix, options)
+        return _written(model, text, verb, options, parts, found)
     given = next((name for name, value in (("to", to), ("prefix", prefix), *options.items()) if value is not None), None)
     if given is not None:
         raise ConfigError(f"{given!r} is for models that write; leave it out for {verb}")
@@ -121,7 +140,8 @@ def default_verb(model: Model, text: str) -> Verb:
 # Models that write
 
 
-def _written(model: Model, text: str, to: str | None, verb: str, prefix: str | None, options: Options, parts: Wanted) -> Trace:
+def decoded(model: Model, text: str, to: str | None, verb: str, prefix: str | None, options: Options) -> Decoded:
+    """The answer as ever, while a tree listens."""
     tree = Tree()
     if verb == "translate":
         tag = language(model, to)
@@ -140,10 +160,15 @@ def _written(model: Model, text: str, to: str | None, verb: str, prefix: str | N
         tag, [source] = None, prompt_ids(model, [text])
         [answer] = generate(model, [text], False, 0, options, tree=tree)
     tree.close(answer.ids, answer.ended)
+    return Decoded(answer, tree, tuple(source), tag)
+
+
+def _written(model: Model, text: str, verb: str, options: Options, parts: Wanted, own: Decoded) -> Trace:
+    answer, tree = own.answer, own.tree
     ended = () if not answer.ended else (model.config.end_token,) if tree.best is None else (tree.nodes[tree.best].word,)
-    found = _taught(model, source, [*answer.ids, *ended], parts)
-    search = _search(model, len(source), verb, options, tree) if "search" in parts.parts else None
-    return Trace(_facts(model), verb, text, tag, answer, search=search, schemes=_schemes(model, parts), **found)
+    found = _taught(model, own.source, [*answer.ids, *ended], parts)
+    search = _search(model, len(own.source), verb, options, tree) if "search" in parts.parts else None
+    return Trace(_facts(model), verb, text, own.tag, answer, search=search, schemes=_schemes(model, parts), **found)
 
 
 def _silent(model: Model) -> Model:

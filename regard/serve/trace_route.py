@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -12,15 +11,13 @@ from regard.config import RnnConfig
 from regard.decoding.settings import Beam, Rules
 from regard.door import Model
 from regard.door.options import chosen
-from regard.door.trace import Part
-from regard.door.tracing import VERBS, Verb, default_verb
+from regard.door.trace_making import VERBS, Verb, default_verb
+from regard.door.trace_types import Part
 from regard.door.writing import CONTINUED, DRAWN
 from regard.serve.desk import Desk, desk_of, while_there
 from regard.serve.queue import Ask, Kind, TooMuchError
 from regard.serve.schemas import PROBLEMS, WRITING_OPTIONS, Asked, Writing
-from regard.view.trace import as_json
 
-MOST_SENT = 16_000_000  # characters of an answer; larger parts are left out
 MOST_HELD = 256 << 20  # bytes of weights while it is made
 MOST_CANDIDATES = 100
 Number = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -62,13 +59,13 @@ class Document(BaseModel):
 
 
 @router.post("/trace", responses={200: {"model": Document}})
-async def trace(asked: TraceOf, request: Request, desk: TheDesk) -> Response:
+async def trace_from_body(asked: TraceOf, request: Request, desk: TheDesk) -> Response:
     """Every intermediate of one pass, or those parts of it that are asked for."""
     return await _answer(asked, request, desk)
 
 
 @router.get("/trace", responses={200: {"model": Document}})
-async def trace_of(
+async def trace_from_address(
     request: Request,
     desk: TheDesk,
     text: str = "",
@@ -81,9 +78,9 @@ async def trace_of(
     candidates: Annotated[int, Query(ge=1, le=MOST_CANDIDATES)] = 10,
 ) -> Response:
     """The same from an address: parts, layers and heads with commas between."""
-    wanted: Any = None if parts is None else [part for part in parts.split(",") if part]
+    chosen_parts: Any = None if parts is None else [part for part in parts.split(",") if part]
     asked = TraceOf.model_construct(
-        model=model, text=text, to=to, verb=verb, parts=wanted, layers=_numbers(layers), heads=_numbers(heads), candidates=candidates
+        model=model, text=text, to=to, verb=verb, parts=chosen_parts, layers=_numbers(layers), heads=_numbers(heads), candidates=candidates
     )  # the library says what is wrong with a part
     return await _answer(asked, request, desk)
 
@@ -101,10 +98,13 @@ async def _answer(asked: TraceOf, request: Request, desk: Desk) -> Response:
     wishes: Any = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items() if value is not None}
     tokens = len((model.source_tokenizer if verb == "translate" else model.tokenizer).encode(asked.text))
     _check(model, asked, verb, tokens, wishes)
-    wanted = {"parts": asked.parts, "layers": asked.layers, "heads": asked.heads}
-    chosen_parts = {key: None if value is None else tuple(value) for key, value in wanted.items()}
+    lists = {"parts": asked.parts, "layers": asked.layers, "heads": asked.heads}
     places = None if asked.positions is None else tuple((side, tuple(own)) for side, own in asked.positions.items())
-    what = chosen_parts | {"positions": places, "candidates": asked.candidates, "verb": verb}
+    what = {key: None if own is None else tuple(own) for key, own in lists.items()} | {
+        "positions": places,
+        "candidates": asked.candidates,
+        "verb": verb,
+    }
     kind = Kind(name, "trace", tuple(sorted((what | wishes).items())), most_texts=1)
     ask = Ask(asked.text, tokens=max(1, tokens), to=asked.to, prefix=asked.prefix)
     [outcome] = await while_there(request, desk.queue.ask(kind, [ask]))
@@ -124,19 +124,3 @@ def _check(model: Model, asked: TraceOf, verb: str, tokens: int, wishes: Any) ->
     layers = model.config.layers if asked.layers is None else len(asked.layers)
     if 4 * layers * model.config.heads * length**2 > MOST_HELD:
         raise TooMuchError(f"a trace of up to {length} tokens is too large; ask for fewer layers, a shorter text or a smaller max_length")
-
-
-def worked(model: Model, asks: list[Ask], options: dict[str, Any]) -> list[bytes]:
-    """The work itself, in the server's thread: the documents as they are sent."""
-    positions = options.pop("positions", None)
-    named = None if positions is None else dict(positions)
-    return [_document(model, ask, named, options) for ask in asks]
-
-
-def _document(model: Model, ask: Ask, positions: Any, options: dict[str, Any]) -> bytes:
-    found = model.trace(ask.text, ask.to, prefix=ask.prefix, positions=positions, **options)
-    document = as_json(found, most=MOST_SENT, remedy="ask for fewer layers")
-    content = json.dumps(document, allow_nan=False, separators=(",", ":")).encode("ascii")
-    if len(content) > 2 * MOST_SENT:
-        raise TooMuchError(f"the trace has {len(content) / 1e6:.0f} MB, which is too much to send; ask for fewer parts, layers or heads")
-    return content

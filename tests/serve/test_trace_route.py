@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from regard.door import Model
-from regard.serve import tracing
+from regard.door.trace_making import Decoded, decoded
+from regard.serve import trace_route, trace_work
 from regard.serve.runs import MOST_BYTES, read
 from regard.serve.settings import Limits, Settings
-from regard.view.trace import as_json, size
+from regard.view.trace_json import as_json, size
 from tests.serve.live import Live, Start
 
 
@@ -69,15 +71,67 @@ def test_what_is_refused(live: Live, body: dict[str, object], status: int, messa
 
 
 def test_what_is_too_large_is_refused_before_it_is_made(live: Live, models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MOST_HELD", 10_000)
+    monkeypatch.setattr(trace_route, "MOST_HELD", 10_000)
     reply = live.post("/api/trace", {"text": "1 2 3 4 5", "to": "back"})
     assert (reply.status, "ask for fewer layers" in reply.json["error"]) == (413, True)
-    monkeypatch.setattr(tracing, "MOST_HELD", 1 << 30)
-    monkeypatch.setattr(tracing, "MOST_SENT", size(models["translator"].trace("1 2 3 4 5", "back")) - 1)
+    monkeypatch.setattr(trace_route, "MOST_HELD", 1 << 30)
+    monkeypatch.setattr(trace_work, "MOST_SENT", size(models["translator"].trace("1 2 3 4 5", "back")) - 1)
     reply = live.post("/api/trace", {"text": "1 2 3 4 5", "to": "back"})
     assert reply.status == 200
     assert [each["part"] for each in reply.json["left_out"]] == ["inner"]
     assert reply.json["left_out"][0]["why"].endswith("; ask for fewer layers")
+
+
+# What was written is kept for another look
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that were decoded for a trace, one after the other."""
+    texts: list[str] = []
+
+    def counted(model: Model, text: str, *others: Any) -> Decoded:
+        texts.append(text)
+        return decoded(model, text, *others)
+
+    monkeypatch.setattr(trace_work, "decoded", counted)
+    return texts
+
+
+def test_another_look_writes_nothing_again(start: Start, models: dict[str, Model], written: list[str]) -> None:
+    live, text = start(), "2 7 1 8"
+    looks = [{"parts": ["search", "output", "weights"]}, {"parts": ["qkv", "vectors"], "layers": [0]}, {"parts": ["scores"], "heads": [1]}]
+    for own in looks:
+        reply = live.post("/api/trace", {"text": text, "to": "back", **own})
+        assert reply.json == json.loads(json.dumps(as_json(models["translator"].trace(text, "back", **own))))  # type: ignore[arg-type]
+    assert written == [text]
+    for other in ({"to": "same"}, {"to": "back", "prefix": "8"}, {"to": "back", "options": {"beam_size": 2}}):
+        reply = live.post("/api/trace", {"text": text, **other})
+        own = {key: value for key, value in other.items() if key != "options"} | dict(other.get("options", {}))  # type: ignore[call-overload]
+        assert reply.json["answer"]["text"] == models["translator"].translate(text, **own).text
+    assert written == [text] * 4
+
+
+def test_no_more_is_kept_than_there_is_room_for(models: dict[str, Model], written: list[str]) -> None:
+    model = models["translator"]
+
+    def look(remembered: trace_work.Remembered, *texts: str) -> None:
+        for text in texts:
+            remembered.decoded(model, text, "back", "translate", None, {})
+
+    few = trace_work.Remembered(most_texts=2)
+    look(few, "1", "2", "1", "3", "1", "2")  # when 3 came, 2 had not been looked at for longest
+    assert written == ["1", "2", "3", "2"]
+    assert len(few) == 2
+    written.clear()
+    small = trace_work.Remembered(most_nodes=400)
+    look(small, *(f"{first} {second} 5" for first in range(5) for second in range(5)))
+    assert 0 < len(small) < 25
+    assert small.nodes <= 400
+    none = trace_work.Remembered(most_nodes=10)
+    look(none, "1 2 3", "1 2 3")
+    assert len(none) == 0
+    assert written[-2:] == ["1 2 3", "1 2 3"]
 
 
 # Runs
