@@ -222,7 +222,8 @@ def test_a_model_with_little_room_and_few_words_to_read_is_tried_too() -> None:
     config = preset(
         "transformer-small", layers=1, decoder_layers=1, width=256, heads=4, feedforward=64, vocabulary=31, source_vocabulary=10, context=8
     )
-    assert 0 <= lost(model := build(config).eval(), made_ready(model, "int8")) < 1
+    model = build(config).eval()
+    assert 0 <= lost(model, made_ready(model, "int8")) < 1
 
 
 def test_int8_is_made_from_float32() -> None:
