@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
+from regard.decoding.crew import beside, crew_for
 from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
@@ -49,6 +51,14 @@ def decode_many(
         return within and cached <= CACHE_BYTES.get(kind, 2 << 30)
 
     def decoded(part: Sequence[int]) -> list[list[Hypothesis]]:
+        crew = min(len(part), crew_for(len(part) * hypotheses)) if kind == "cpu" and tree is None else 1
+        if crew == 1:
+            return decoded_whole(part)
+        size = -(-len(part) // crew)
+        pieces = [part[start : start + size] for start in range(0, len(part), size)]
+        return list(chain.from_iterable(beside(decoded_whole, pieces)))
+
+    def decoded_whole(part: Sequence[int]) -> list[list[Hypothesis]]:
         tokens = _together([sources[index] for index in part], model)
         begun = None if prefixes is None else [prefixes[index] for index in part]
         own = part if numbers is None else [numbers[index] for index in part]
