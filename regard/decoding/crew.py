@@ -6,8 +6,9 @@ after every operation, and much faster where something else now and then takes a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -23,21 +24,32 @@ Result = TypeVar("Result")
 
 
 def crew_for(rows: int) -> int:
-    """How many parts to make of so many rows: one, where this thread has one core, or someone is watching it."""
-    return 1 if recording() or backends.overridden() else max(1, min(torch.get_num_threads(), rows // ENOUGH))
+    """How many parts to make of so many rows: one, where this thread has one core, or something holds for this thread alone."""
+    watched = recording() or backends.overridden() or torch.is_autocast_enabled("cpu")
+    return 1 if watched else max(1, min(torch.get_num_threads(), rows // ENOUGH))
 
 
 def beside(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """What the work makes of each part, in order."""
-    threads = max(1, torch.get_num_threads() // len(parts))
+    all_of_them = torch.get_num_threads()
+    threads = max(1, all_of_them // len(parts))
 
     def alone(part: Part) -> Result:
         torch.set_num_threads(threads)  # of this thread
         return work(part)
 
-    return list(_crew().map(alone, parts))
+    under_way = [_crew().submit(alone, part) for part in parts]
+    try:
+        wait(under_way)  # all of them, though one may have failed: nobody is left behind at work
+        return [each.result() for each in under_way]
+    finally:
+        torch.set_num_threads(all_of_them)  # a thread that is new has the number that was set last
 
 
 @cache
 def _crew() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="regard-decoding")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_crew.cache_clear)  # threads stay behind in the parent

@@ -37,7 +37,10 @@ def decode_many(
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
-    """What `decode` gives for each source, whatever else is decoded with it; nothing where the rules leave nothing to write."""
+    """What `decode` gives for each source, whatever else is decoded with it, but for rounding in int8 or half precision.
+
+    Nothing where the rules leave nothing to write.
+    """
     method, rules = method or Beam(), rules or Rules()
     hypotheses = method.samples if isinstance(method, Sampling) else method.size
     kind = model.device.type

@@ -1,8 +1,9 @@
 """Requests batched as they come.
 
 Every text of every request waits on its own. A worker that is free takes the text that came first, and with it those of the same kind
-that are nearest in length, as many as are worked on at once. A text's answer depends on none of the others, so nobody can tell; but
-thirty-two take little longer than one. What does not fit is refused at once, and whoever goes away frees their places.
+that are nearest in length, as many as are worked on at once. A text's answer depends on none of the others (but for rounding, in int8 or
+half precision), so nobody can tell; but thirty-two take little longer than one. What does not fit is refused at once, and whoever goes
+away frees their places.
 """
 
 from __future__ import annotations
@@ -208,8 +209,14 @@ class Queue:
         threads = self.cores.take(among=self.workers if self._waiting else 1)
         try:
             outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, on_threads, threads, self._work, kind, batch)
-        except Exception as error:  # work says what is wrong of each text; whatever else happens, the queue goes on
-            outcomes = [Outcome(error=error)] * len(batch)
+            if len(outcomes) != len(batch):
+                raise RuntimeError(f"{len(outcomes)} answers for {len(batch)} texts")
+        except asyncio.CancelledError:
+            raise
+        except (
+            BaseException
+        ) as error:  # work says what is wrong of each text; whatever else happens, a library's panic too, the queue goes on
+            outcomes = [Outcome(error=error if isinstance(error, Exception) else RuntimeError(str(error)))] * len(batch)
         finally:
             self.cores.give_back()
         took, read = time.perf_counter() - begun, sum(entry.ask.tokens for entry in batch)

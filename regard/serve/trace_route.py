@@ -121,6 +121,6 @@ def _check(model: Model, asked: TraceOf, verb: str, tokens: int, wishes: Any) ->
         _, rules = chosen(wishes, method, rules, lambda _: [[0]])
         written = rules.max_length.of(tokens)
     length = min(tokens + 2, model.config.context) + min(written, model.config.context)
-    layers = model.config.layers if asked.layers is None else len(asked.layers)
+    layers = model.config.layers if asked.layers is None else max(1, len(asked.layers))  # no pass is free
     if 4 * layers * model.config.heads * length**2 > MOST_HELD:
         raise TooMuchError(f"a trace of up to {length} tokens is too large; ask for fewer layers, a shorter text or a smaller max_length")

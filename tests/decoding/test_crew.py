@@ -54,3 +54,12 @@ def test_whoever_watches_has_it_all_in_one_thread(three_cores: None) -> None:
         assert crew.crew_for(12) == 1
     with record(lively("gpt2", torch.float32)):
         assert crew.crew_for(12) == 1
+
+
+def test_new_threads_have_as_many_as_before(three_cores: None) -> None:
+    decode_many(lively("gpt2", torch.float32), [[*source] for source in SOURCES[:12]])
+    seen: list[int] = []
+    other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert seen == [3]
