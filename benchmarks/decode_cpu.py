@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from side_by_side import check, show
+from side_by_side import check, marian, show
 
 from regard.bundle import load_bundle
 from regard.decoding.many import decode_many
@@ -41,22 +41,12 @@ Contender = Callable[[list[list[int]], int], list[list[int]]]
 def write_models(folder: Path) -> None:
     """The same weights in the form of each contender."""
     import ctranslate2
-    from transformers import MarianConfig, MarianMTModel
 
     from regard.interop.export_ctranslate2 import made
     from regard.interop.huggingface import import_folder
 
     torch.manual_seed(0)
-    config = MarianConfig(
-        vocab_size=VOCABULARY, d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8, decoder_attention_heads=8,
-        encoder_ffn_dim=2048, decoder_ffn_dim=2048, activation_function="relu", scale_embedding=True, max_position_embeddings=512,
-        pad_token_id=VOCABULARY - 1, eos_token_id=0, bos_token_id=1, decoder_start_token_id=VOCABULARY - 1, forced_eos_token_id=None,
-    )  # fmt: skip
-    model = MarianMTModel(config).eval()
-    with torch.no_grad():  # at birth all words are about as likely; make some likelier, so that there is something to search
-        for layer in model.model.decoder.layers:
-            layer.fc2.weight.mul_(8)
-    model.generation_config.bad_words_ids = None
+    model = marian(VOCABULARY)
     model.save_pretrained(folder / "marian")
     import_folder(folder / "marian", folder / "bundle")
     ours = load_bundle(folder / "bundle").model

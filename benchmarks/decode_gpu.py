@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import Turns, check, show
+from side_by_side import Turns, check, marian, show
 
 from regard.bundle import load_bundle
 from regard.decoding.many import decode_many
@@ -43,27 +43,10 @@ def gpt2() -> Any:
     return model
 
 
-def marian() -> Any:
-    from transformers import MarianConfig, MarianMTModel
-
-    words = 32768
-    config = MarianConfig(
-        vocab_size=words, d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8, decoder_attention_heads=8,
-        encoder_ffn_dim=2048, decoder_ffn_dim=2048, activation_function="relu", scale_embedding=True, max_position_embeddings=512,
-        pad_token_id=words - 1, eos_token_id=0, bos_token_id=1, decoder_start_token_id=words - 1, forced_eos_token_id=None,
-    )  # fmt: skip
-    model = MarianMTModel(config).eval()
-    with torch.no_grad():
-        for layer in model.model.decoder.layers:
-            layer.fc2.weight.mul_(8)
-    model.generation_config.bad_words_ids = None
-    return model
-
-
 # what makes it, tokens in, tokens out, columns of (beam, rows)
 WORK: dict[str, tuple[Callable[[], Any], int, int, list[tuple[int, int]]]] = {
     "gpt2": (gpt2, 32, 256, [(1, 1), (1, 64)]),
-    "pairs": (marian, 30, 64, [(1, 1), (1, 64), (4, 1), (4, 64)]),
+    "pairs": (lambda: marian(32768), 30, 64, [(1, 1), (1, 64), (4, 1), (4, 64)]),
 }
 
 

@@ -89,9 +89,15 @@ class Served:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rpartition(":")[2])
+        self.told = False
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.told = True
 
     def close(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
+        if not self.told:
+            self.stop()
         return self.process.wait(120)
 
 
@@ -184,6 +190,16 @@ async def open_loop(port: int, texts: list[str], wanted: list[str], to: str, rat
     return found
 
 
+async def farewell(served: Served, texts: list[str], to: str) -> int:
+    """How many of these requests, all of them taken, are lost when the server is told to end while it works on them."""
+    asked = [Client(served.port).ask("POST", "/api/translate", {"texts": text, "to": to or None}) for text in texts]
+    under_way = [asyncio.create_task(one) for one in asked]
+    await asyncio.sleep(0.5)
+    served.stop()
+    found = await asyncio.gather(*under_way, return_exceptions=True)
+    return sum(isinstance(one, BaseException) or one[0] != 200 for one in found)
+
+
 async def resident(port: int) -> int:
     client = Client(port)
     _, body = await client.ask("GET", "/metrics")
@@ -244,6 +260,7 @@ def measure(options: argparse.Namespace, texts: list[str], offline: Offline, ser
     before = asyncio.run(resident(served.port))
     rate = options.overload * middle["served"]
     flood = asyncio.run(open_loop(served.port, texts, wanted, options.to, rate, options.seconds))
+    lost = asyncio.run(farewell(served, texts[: options.clients], options.to))
     share = middle["served"] / middle["offline"]
     beyond = max(flood.memory) - loaded - options.workers * max(0, offline.most_memory - loaded)
     problems = {
@@ -253,6 +270,7 @@ def measure(options: argparse.Namespace, texts: list[str], offline: Offline, ser
         f"{flood.wrong} answers under overload differ from offline": flood.wrong,
         f"statuses {dict(flood.statuses)}": set(flood.statuses) - {200, 429},
         "nothing was refused, so it was no overload": not flood.statuses[429],
+        f"{lost} requests that were taken were lost by SIGTERM": lost,
         f"{beyond >> 20} MiB more than its batches take offline": beyond > MOST_BEYOND,
     }
     return {
@@ -271,6 +289,7 @@ def measure(options: argparse.Namespace, texts: list[str], offline: Offline, ser
             "memory_before": before,
             "memory_most": max(flood.memory),
         },
+        "lost_by_sigterm": lost,
         "problems": [problem for problem, there in problems.items() if there],
     }
 
@@ -288,6 +307,7 @@ def show(report: dict) -> None:
     statuses = ", ".join(f"{count} × {status}" for status, count in sorted(flood["statuses"].items()))
     slow = f"p95 of those taken {flood['latency']['p95']:.1f} s"
     print(f"{'overload':10}{flood['requests_per_second']:8.1f} requests a second: {statuses}; {slow}")
+    print(f"{'SIGTERM':10}{report['lost_by_sigterm']:8} lost of {report['clients']} requests under way")
     names = {
         "memory_loaded": "the model",
         "memory_offline": "offline at most",

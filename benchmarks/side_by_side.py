@@ -1,14 +1,34 @@
-"""What benchmarks of decoding share: whether contenders found equally likely words, and a table of their speeds."""
+"""What benchmarks of decoding share: the base model, whether contenders found equally likely words, and a table of their speeds."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
 
 from regard.decoding.many import score_many
 from regard.models import Generator, Network
 
 Turns = dict[str, dict[str, list[float]]]  # column: contender: each of its turns
+
+
+def marian(words: int) -> Any:
+    """The paper's base model with random weights, as a Hugging Face model."""
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=words, d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8, decoder_attention_heads=8,
+        encoder_ffn_dim=2048, decoder_ffn_dim=2048, activation_function="relu", scale_embedding=True, max_position_embeddings=512,
+        pad_token_id=words - 1, eos_token_id=0, bos_token_id=1, decoder_start_token_id=words - 1, forced_eos_token_id=None,
+    )  # fmt: skip
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():  # at birth all words are about as likely; make some likelier, so that there is something to search
+        for layer in model.model.decoder.layers:
+            layer.fc2.weight.mul_(8)
+    model.generation_config.bad_words_ids = None
+    return model
 
 
 def check(model: Network, sources: Sequence[Sequence[int]], outputs: Mapping[str, list[list[int]]], close: Mapping[str, float]) -> None:

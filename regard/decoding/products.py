@@ -60,10 +60,8 @@ class Int8Product(Product):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         weight, self.bias = weight.detach().float().contiguous(), None if bias is None else bias.detach().float()
         scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # PyTorch means to give up tensors of this kind; without them there is no int8 here
+        with LAYING, warnings.catch_warnings():  # PyTorch means to give up tensors of this kind; without them there is no int8 here
+            warnings.simplefilter("ignore", UserWarning)
             self.rounded = torch.quantize_per_channel(weight, scale.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
         self.few, self.halved = _laid("fbgemm", self.rounded, self.bias), not sums_in_32_bits()
         self.many_pay = max(weight.shape) >= 1024 and not self.halved
@@ -88,9 +86,7 @@ class Int8Product(Product):
         """The weights as so many rows are multiplied with them fastest."""
         if not self.many_pay or x.numel() < MANY * x.shape[-1]:
             return self.few
-        if (
-            relu not in self.many
-        ):  # each its own: a layout remembers its first kernel, relu or not, and takes it for every other of the shape
+        if relu not in self.many:  # each its own: a layout keeps its first kernel, relu or not, for every input of that shape
             self.many[relu] = _laid("onednn", self.rounded, self.bias)
         return self.many[relu]
 
