@@ -100,7 +100,7 @@ class Steering:
         return self.rules.repetition_penalty == 1.0 and self.forced is None
 
     def apply(self, scores: Tensor, history: Tensor, written: Tensor) -> Tensor:
-        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (1,) words; logits or log-probabilities alike.
+        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (sources,) words; logits or log-probabilities alike.
 
         They are changed where they stand, if the rules change them.
         """
@@ -125,8 +125,9 @@ class Steering:
     def _force(self, scores: Tensor, own: Tensor, written: Tensor) -> Tensor:
         """Where a prefix says the word, it alone can be chosen, whatever the other rules say of it."""
         assert self.forced is not None
+        written = written[:, None]
         place = written.clamp(max=self.forced.shape[1] - 1)
-        word = self.forced.index_select(1, place).masked_fill(written >= self.forced.shape[1], -1)  # (sources, 1)
+        word = self.forced.gather(1, place).masked_fill(written >= self.forced.shape[1], -1)  # (sources, 1)
         other = torch.arange(scores.shape[-1], device=scores.device) != word
         return torch.where((word >= 0)[:, None], own.masked_fill(other[:, None], OFF), scores)
 

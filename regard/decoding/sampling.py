@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from regard.decoding.tree import Tree
 
 
+ROWS = ("numbers", "history", "logs", "written", "words", "open", "stuck")  # of a sampler: a row for each source
+
+
 class Sampler:
     """What has been written for a batch of sources, one hypothesis each. The counterpart of BeamSearch."""
 
@@ -44,8 +47,7 @@ class Sampler:
         if given is not None:
             self.history[:, 0, : self.given] = given
         self.logs = torch.zeros(sources, self.limit, dtype=torch.double, device=device)
-        self.written = torch.zeros(1, dtype=torch.long, device=device)
-        self.length = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
+        self.written = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
         self.words = torch.zeros(sources, 1, dtype=torch.long, device=device)
         self.parents: Tensor | None = None
         self.open = torch.ones(sources, dtype=torch.bool, device=device)
@@ -68,14 +70,18 @@ class Sampler:
         if self.tree is not None:
             self.tree.draws(self, logs, steered, word)
         self.words.copy_(word)
-        self.history.index_copy_(2, self.given + self.written, torch.where(self.open, word[:, 0], -1)[:, None, None])
-        self.logs.index_copy_(1, self.written, logs[:, 0].gather(1, word).double())
-        self.length += self.open
-        self.written += 1
+        self._write(self.history[:, 0], self.given, word)
+        self._write(self.logs, 0, logs[:, 0].gather(1, word).double())
+        self.written += self.open
         self.open &= ~self.steering.is_end(word[:, 0]) & (self.written < self.steering.limit)
 
+    def _write(self, table: Tensor, before: int, new: Tensor) -> None:
+        """What is new (sources, 1) goes to the end of each row; whoever is done is left as it is."""
+        place = before + self.written.clamp(max=self.limit - 1)[:, None]
+        table.scatter_(1, place, torch.where(self.open[:, None], new, table.gather(1, place)))
+
     def keep(self, sources: Tensor) -> None:
-        for name in ("numbers", "history", "logs", "length", "words", "open", "stuck"):
+        for name in ROWS:
             setattr(self, name, getattr(self, name).index_select(0, sources))
         self.steering = self.steering.keep(sources)
         if self.tree is not None:
@@ -83,7 +89,7 @@ class Sampler:
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         words = self.history[sources, 0, self.given :].cpu()
-        rows = zip(words.tolist(), self.logs[sources].tolist(), self.length[sources].tolist(), strict=True)
+        rows = zip(words.tolist(), self.logs[sources].tolist(), self.written[sources].tolist(), strict=True)
         found = [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
         return [[] if stuck else each for each, stuck in zip(found, self.stuck[sources].tolist(), strict=True)]
 

@@ -114,6 +114,14 @@ def take(table: Tensor, places: Tensor) -> Tensor:
     return table.gather(2, places)
 
 
+def written_at(table: Tensor, places: Tensor, words: Tensor) -> Tensor:
+    """A table (sources, …, n, length) with the words (sources, …, n) at each source's own place (sources,), where it stands."""
+    return table.scatter_(-1, places.view(-1, *[1] * (table.dim() - 1)).expand(*words.shape, 1), words[..., None])
+
+
+ROWS = ("total", "history", "logs", "words", "parents", "open", "written")  # of a search: a row for each source
+
+
 class BeamSearch:
     """The open and finished hypotheses of a batch of sources. Groups are parts of a beam that are kept different; mostly there is one."""
 
@@ -144,7 +152,7 @@ class BeamSearch:
         self.logs = torch.zeros(sources, 1, self.limit, dtype=torch.promote_types(dtype, torch.float32), device=device)
         self.coverage: Tensor | None = None  # (sources, hypotheses, source length)
         self.finished = Finished.none(sources, self.groups, self.width, self.limit, self.logs.dtype, device)
-        self.written = torch.zeros(1, dtype=torch.long, device=device)
+        self.written = torch.zeros(sources, dtype=torch.long, device=device)
         self.words = torch.zeros(sources, beam.size, dtype=torch.long, device=device)
         self.parents = torch.zeros_like(self.words)
         self.open = torch.ones(sources, dtype=torch.bool, device=device)
@@ -207,7 +215,7 @@ class BeamSearch:
         """The best candidates of every bank in turn, a bank being those with as many tokens of the required words (Post & Vilar 2018)."""
         required = self.steering.rules.required
         owner = (torch.arange(words.shape[1], device=words.device) // each).clamp(max=histories.shape[1] - 1)
-        longer = histories.index_select(1, owner).index_copy(2, self.given + self.written, words[..., None])
+        longer = written_at(histories.index_select(1, owner), self.given + self.written, words)
         bank = progress(longer[..., self.given :], required)[0]
         order = rank.argsort(dim=1, descending=True, stable=True)
         banks = bank.gather(1, order)
@@ -221,14 +229,14 @@ class BeamSearch:
 
     def _go_on(self, found: Candidates, weights: Tensor | None, real: Tensor | None) -> None:
         """Finishes what ends among the best, keeps open the best of the rest, and closes sources that no open hypothesis can better."""
-        length = self.written + 1
+        length = (self.written + 1)[:, None, None]
         valid, ended = found.rank > OFF, self.steering.is_end(found.words)
-        last = (length == self.steering.limit)[:, None, None]
+        last = length == self.steering.limit[:, None, None]
         among_best = torch.arange(self.looked_at, device=ended.device) < self.width
         total = (take(self.total, found.parents) + found.log).masked_fill(~valid, OFF)
-        place = length - 1
-        history = self._of_parents(self.history, found.parents).index_copy(3, self.given + place, found.words[..., None])
-        logs = self._of_parents(self.logs, found.parents).index_copy(3, place, found.log[..., None])
+        place = self.written.clamp(max=self.limit - 1)  # whoever is done may be here a while longer
+        history = written_at(self._of_parents(self.history, found.parents), self.given + place, found.words)
+        logs = written_at(self._of_parents(self.logs, found.parents), place, found.log)
 
         score = total / length.double() ** self.beam.length_penalty
         coverage = None
@@ -279,7 +287,7 @@ class BeamSearch:
 
     def keep(self, sources: Tensor) -> None:
         """Only these sources are left."""
-        for name in ("total", "history", "logs", "coverage", "words", "parents", "open"):
+        for name in (*ROWS, "coverage"):
             tensor = getattr(self, name)
             if tensor is not None:
                 setattr(self, name, tensor.index_select(0, sources))
