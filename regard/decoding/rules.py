@@ -94,6 +94,14 @@ class Steering:
         forced = None if self.forced is None else self.forced.index_select(0, sources)
         return replace(self, limit=self.limit.index_select(0, sources), least=self.least.index_select(0, sources), forced=forced)
 
+    def seat(self, new: Steering, places: Tensor) -> None:
+        """What holds for other sources holds at these places."""
+        self.limit[places], self.least[places] = new.limit, new.least
+        if self.forced is not None:
+            self.forced[places] = -1
+            if new.forced is not None:
+                self.forced[places, : new.forced.shape[1]] = new.forced
+
     @property
     def only_turns_off(self) -> bool:
         """Whether words that may be chosen keep the model's own scores. A prefix may be made of words that other rules turn off."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.decoding.rows import Search
 from regard.decoding.rules import OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities
 from regard.decoding.settings import Sampling
@@ -19,12 +20,10 @@ if TYPE_CHECKING:
     from regard.decoding.tree import Tree
 
 
-ROWS = ("numbers", "history", "logs", "written", "words", "open", "stuck")  # of a sampler: a row for each source
-
-
-class Sampler:
+class Sampler(Search):
     """What has been written for a batch of sources, one hypothesis each. The counterpart of BeamSearch."""
 
+    rows = ("numbers", "history", "logs", "written", "words", "open", "stuck")
     hypotheses = 1
 
     def __init__(
@@ -36,12 +35,15 @@ class Sampler:
         given: Tensor | None = None,
         length_penalty: float = 0.0,
         tree: Tree | None = None,
+        room: int | None = None,
     ) -> None:
-        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding; `tree`: is told all."""
+        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding; `room`: for so many
+        words, where more are to come than these sources may write.
+        """
         self.sampling, self.steering, self.numbers, self.length_penalty = sampling, steering, numbers, length_penalty
         self.tree = tree
         device, sources = steering.limit.device, len(steering.limit)
-        self.limit = int(steering.limit.max())
+        self.limit = room or int(steering.limit.max())
         self.given = 0 if given is None else given.shape[1]
         self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)
         if given is not None:
@@ -49,7 +51,7 @@ class Sampler:
         self.logs = torch.zeros(sources, self.limit, dtype=torch.double, device=device)
         self.written = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
         self.words = torch.zeros(sources, 1, dtype=torch.long, device=device)
-        self.parents: Tensor | None = None
+        self.parents = None
         self.open = torch.ones(sources, dtype=torch.bool, device=device)
         self.broken = torch.zeros((), dtype=torch.bool, device=device)
         self.stuck = torch.zeros(sources, dtype=torch.bool, device=device)  # the rules left no word
@@ -81,11 +83,12 @@ class Sampler:
         table.scatter_(1, place, torch.where(self.open[:, None], new, table.gather(1, place)))
 
     def keep(self, sources: Tensor) -> None:
-        for name in ROWS:
-            setattr(self, name, getattr(self, name).index_select(0, sources))
-        self.steering = self.steering.keep(sources)
+        super().keep(sources)
         if self.tree is not None:
             self.tree.keep(sources)
+
+    def vacate(self, places: Tensor) -> None:
+        self.open[places] = False
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         words = self.history[sources, 0, self.given :].cpu()

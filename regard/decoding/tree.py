@@ -157,7 +157,9 @@ class Tree:
                     self._take(search, node, sample)
                 elif float(allowed[choice]) == OFF:
                     history = search.history[sample : sample + 1]
-                    node.rule = _rule(_of(search.steering, sample), logs[sample : sample + 1], history, search.written[sample : sample + 1], choice)
+                    node.rule = _rule(
+                        _of(search.steering, sample), logs[sample : sample + 1], history, search.written[sample : sample + 1], choice
+                    )
                     node.state, node.reason = "pruned", "ruled out"
                 else:
                     node.state, node.reason = "pruned", "beaten" if greedy else "not drawn" if node.chance else "cut off"

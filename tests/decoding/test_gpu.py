@@ -13,7 +13,8 @@ import torch
 
 from regard.data.batch import Tokens
 from regard.decoding import runner
-from regard.decoding.runner import Replayed, stream
+from regard.decoding.replay import Replayed
+from regard.decoding.runner import stream
 from regard.decoding.sampling import Sampler, uniform
 from regard.decoding.search import BeamSearch
 from regard.decoding.settings import GREEDY, Beam, Method, Rules, Sampling
