@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.decoding.crew import ENOUGH, beside, crew_for
-from regard.decoding.line import Found, Line, decode_in_line
+from regard.decoding.line import Found, decode_in_lines, lines_of
 from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
@@ -68,7 +68,7 @@ def decode_many(
     tables = crew_for(ENOUGH * torch.get_num_threads()) if load.on_cpu else 1
     if tree is None and comes_and_goes(model, method) and len(sources) > tables * load.seats(max(map(len, sources), default=0), tables):
         try:
-            decode_in_line(model, Line(sources, prefixes, numbers), partial(load.seats, tables=tables), tables, method, rules, found)
+            decode_in_lines(model, lines_of(sources, tables, prefixes, numbers), partial(load.seats, tables=tables), method, rules, found)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
     left = [index for index in range(len(sources)) if index not in found]

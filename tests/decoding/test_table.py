@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from regard.decoding import line, many, table
-from regard.decoding.line import ALIKE, Line
+from regard.decoding.line import ALIKE, Line, lines_of
 from regard.decoding.many import Load, decode_many
 from regard.decoding.pack import packed
 from regard.decoding.products import FloatProduct, available
@@ -237,6 +239,25 @@ def test_when_one_table_fails_the_others_let_nobody_in(small_machine: list[Size]
     assert sum(map(len, after)) < 4 * len(SOURCES) / 2
 
 
+def test_who_sits_with_whom_is_always_the_same(small_machine: list[Size], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast each table is: or else what rounds by company would be another answer every time."""
+    position, chance, seen = Run.position, random.Random(0), []
+
+    def slow(run: Run) -> None:
+        time.sleep(chance.random() * 0.004)
+        position(run)
+
+    let_in = Table._let_in
+    monkeypatch.setattr(Run, "position", slow)
+    monkeypatch.setattr(Table, "_let_in", lambda self, arrived: seen.append(tuple(one.key for one in arrived)) or let_in(self, arrived))
+    both = []
+    for _ in range(2):
+        seen.clear()
+        decode_many(lively("before"), [[*source] for source in SOURCES], GREEDY, RULES)
+        both.append(sorted(seen))
+    assert both[0] == both[1]
+
+
 def test_without_memory_the_rest_is_decoded_in_batches(small_machine: list[Size], monkeypatch: pytest.MonkeyPatch) -> None:
     model, sources = lively("before"), [[*source] for source in SOURCES[:40]]
     monkeypatch.setattr(many, "crew_for", lambda rows: 1)
@@ -253,7 +274,7 @@ def test_without_memory_the_rest_is_decoded_in_batches(small_machine: list[Size]
 
 def test_the_line_is_in_order_of_length_and_alike() -> None:
     sources = [[1] * length for length in (3, 10, 7, 2, 9)]
-    waiting = Line(sources, numbers=[5, 6, 7, 8, 9])
+    [waiting] = lines_of(sources, 1, numbers=[5, 6, 7, 8, 9])
     first = waiting.take(1, None)
     assert [(one.key, one.number, len(one.ids)) for one in first] == [(1, 6, 10)]
     size = Size(4, 10)
@@ -262,6 +283,8 @@ def test_the_line_is_in_order_of_length_and_alike() -> None:
     assert waiting.take(4, size) == []
     assert [len(one.ids) for one in waiting.take(4, Size(4, 3))] == [3, 2]
     assert waiting.take(1, None) == []
+    both = lines_of(sources, 2)
+    assert [[len(one.ids) for one in line.take(9, Size(9, 1))] for line in both] == [[10, 7, 2], [9, 3]]
 
 
 def test_seats_are_as_many_as_the_machine_bears() -> None:
