@@ -24,8 +24,8 @@ class Search(ABC):
     tree: Tree | None  # told of everything that is looked at
     limit: int  # words that there is room for
     given: int  # words of the history that were there before the first
-    history: Tensor  # (sources, hypotheses, given + limit), -1 where nothing stands
-    logs: Tensor  # (sources, …, limit), log-probabilities of what was written
+    history: Tensor  # (sources, hypotheses, given + limit + 1), -1 where nothing stands
+    logs: Tensor  # (sources, …, limit + 1), log-probabilities of what was written
     written: Tensor  # (sources,), how many words
     words: Tensor  # (sources, hypotheses), those chosen last
     parents: Tensor | None  # (sources, hypotheses), whose continuations they are, where that can change

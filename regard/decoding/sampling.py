@@ -45,10 +45,10 @@ class Sampler(Search):
         device, sources = steering.limit.device, len(steering.limit)
         self.limit = room or int(steering.limit.max())
         self.given = 0 if given is None else given.shape[1]
-        self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)
+        self.history = torch.full((sources, 1, self.given + self.limit + 1), -1, device=device)
         if given is not None:
             self.history[:, 0, : self.given] = given
-        self.logs = torch.zeros(sources, self.limit, dtype=torch.double, device=device)
+        self.logs = torch.zeros(sources, self.limit + 1, dtype=torch.double, device=device)
         self.written = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
         self.words = torch.zeros(sources, 1, dtype=torch.long, device=device)
         self.parents = None
@@ -72,15 +72,11 @@ class Sampler(Search):
         if self.tree is not None:
             self.tree.draws(self, logs, steered, word)
         self.words.copy_(word)
-        self._write(self.history[:, 0], self.given, word)
-        self._write(self.logs, 0, logs[:, 0].gather(1, word).double())
+        place = torch.where(self.open, self.written, self.limit)[:, None]  # whoever is done writes nothing where nobody reads
+        self.history[:, 0].scatter_(1, self.given + place, torch.where(self.open[:, None], word, -1))
+        self.logs.scatter_(1, place, logs[:, 0].gather(1, word).double())
         self.written += self.open
         self.open &= ~self.steering.is_end(word[:, 0]) & (self.written < self.steering.limit)
-
-    def _write(self, table: Tensor, before: int, new: Tensor) -> None:
-        """What is new (sources, 1) goes to the end of each row; whoever is done is left as it is."""
-        place = before + self.written.clamp(max=self.limit - 1)[:, None]
-        table.scatter_(1, place, torch.where(self.open[:, None], new, table.gather(1, place)))
 
     def keep(self, sources: Tensor) -> None:
         super().keep(sources)

@@ -146,12 +146,13 @@ class BeamSearch(Search):
         self.limit = room or int(steering.limit.max())
         self.total = torch.zeros(sources, self.groups, 1, dtype=torch.double, device=device)  # log P of the open ones; -inf: closed
         self.given = steering.given = 0 if given is None else given.shape[1]
-        self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)  # (sources, hypotheses, given + limit)
+        # (sources, hypotheses, given + limit, and one more where whoever is done may write)
+        self.history = torch.full((sources, 1, self.given + self.limit + 1), -1, device=device)
         if given is not None:
             self.history[:, 0, : self.given] = given
-        self.logs = torch.zeros(sources, 1, self.limit, dtype=torch.promote_types(dtype, torch.float32), device=device)
+        self.logs = torch.zeros(sources, 1, self.limit + 1, dtype=torch.promote_types(dtype, torch.float32), device=device)
         self.coverage: Tensor | None = None  # (sources, hypotheses, source length)
-        self.finished = Finished.none(sources, self.groups, self.width, self.limit, self.logs.dtype, device)
+        self.finished = Finished.none(sources, self.groups, self.width, self.limit + 1, self.logs.dtype, device)
         self.written = torch.zeros(sources, dtype=torch.long, device=device)
         self.words = torch.zeros(sources, beam.size, dtype=torch.long, device=device)
         self.parents = torch.zeros_like(self.words)
@@ -230,9 +231,8 @@ class BeamSearch(Search):
         last = length == self.steering.limit[:, None, None]
         among_best = torch.arange(self.looked_at, device=ended.device) < self.width
         total = (take(self.total, found.parents) + found.log).masked_fill(~valid, OFF)
-        place = self.written.clamp(max=self.limit - 1)  # whoever is done may be here a while longer
-        history = write_at(self._of_parents(self.history, found.parents), self.given + place, found.words)
-        logs = write_at(self._of_parents(self.logs, found.parents), place, found.log)
+        history = write_at(self._of_parents(self.history, found.parents), self.given + self.written, found.words)
+        logs = write_at(self._of_parents(self.logs, found.parents), self.written, found.log)
 
         score = total / length.double() ** self.beam.length_penalty
         coverage = None
@@ -265,7 +265,7 @@ class BeamSearch(Search):
         self._set("parents", (take(found.parents, places) + first).flatten(1, 2))
         if coverage is not None:
             self._set("coverage", take(coverage, places).flatten(1, 2))
-        self.written += 1
+        self.written += self.open  # whoever is done may be here a while longer
 
     def _of_parents(self, table: Tensor, parents: Tensor) -> Tensor:
         """(sources, hypotheses, …) to what the parents (sources, groups, n) have: (sources, groups, n, …)."""

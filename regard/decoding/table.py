@@ -8,7 +8,7 @@ changes, so on a GPU the recorded positions go on being replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -21,7 +21,7 @@ from regard.decoding.settings import Method, Rules, Sampling
 from regard.models import Generator, LanguageModel, Seq2Seq
 from regard.models.state import StackState
 
-LET_IN_AT = {"cpu": 8, "cuda": 16}  # a share of the seats that is let in together: reading a few at once is cheaper than one by one
+LET_IN_AT = {"cpu": 8, "cuda": 16}  # the part of the seats that is let in together: reading a few at once is cheaper than one by one
 SLACK = 1.5  # times as many slots as a source can need: the more, the more seldom they are cleared
 
 
@@ -87,17 +87,13 @@ class Table:
     def serve(self, first: Sequence[Asked], coming: Coming, done: Done) -> None:
         """Those and all who come, until nobody is left who fits."""
         self._let_in([*first, *coming.take(self.size.seats - len(first), self.size)])
-        more = True
         while self.run is not None and any(self.guests):
             self._go_on(self.run)
             self._let_go(self.run, done)
-            free = self.guests.count(None)
-            if free * self.let_in_at >= len(self.guests) or not any(self.guests):
-                arrived = coming.take(free, self.size)
-                self._let_in(arrived)
-                more = bool(arrived)
-            if not more:
-                self._move_together(self.run)
+            room = self.size.seats - len(self.guests) + self.guests.count(None)
+            if room * self.let_in_at >= self.size.seats:
+                self._let_in(coming.take(room, self.size))
+            self._move_together(self.run)
 
     def _let_in(self, arrived: Sequence[Asked]) -> None:
         if not arrived:
@@ -110,7 +106,9 @@ class Table:
         new = Run.begin(model, memory, make_search(model, memory.tokens, self.method, self.rules, prefixes, numbers), room=0)
         new.check()
         if self.run is None:
-            self.run = self._laid(new)
+            self.run = self._laid(new, len(arrived))
+        if (missing := len(arrived) - self.guests.count(None)) > 0:
+            self._add_seats(self.run, missing)
         free = [seat for seat, guest in enumerate(self.guests) if guest is None][: len(arrived)]
         places = torch.tensor(free, device=device)
         _state(self.run).seat(_state(new), places)
@@ -118,9 +116,9 @@ class Table:
         for seat, asked in zip(free, arrived, strict=True):
             self.guests[seat] = asked
 
-    def _laid(self, like: Run) -> Run:
+    def _laid(self, like: Run, seats: int) -> Run:
         """An empty table for sources such as these."""
-        model, size = self.model, self.size
+        model, size = self.model, replace(self.size, seats=seats)
         hypotheses = like.search.hypotheses
         room = _most_written(model, self.rules, size)
         given = size.read if isinstance(model, LanguageModel) else 1
@@ -158,8 +156,19 @@ class Table:
             assert asked is not None
             done(asked, found)
 
+    def _add_seats(self, run: Run, count: int) -> None:
+        """More of them, as copies of one, which are then cleared."""
+        before = len(self.guests)
+        if run.replayed is not None:  # positions are recorded anew, so not too often
+            count = min(max(count, before), self.size.seats - before)
+        run.keep(torch.tensor([*range(before), *[0] * count], device=run.model.device))
+        new = torch.arange(before, before + count, device=run.model.device)
+        run.search.vacate(new)
+        _state(run).leave(new)
+        self.guests += [None] * count
+
     def _move_together(self, run: Run) -> None:
-        """Once nobody comes any more, empty seats are taken away."""
+        """Where many seats are empty and nobody came, they are taken away."""
         taken = [guest is not None for guest in self.guests]
         if any(taken) and sum(taken) <= run.drop_at * len(taken):
             run.keep(self._places(run, taken))

@@ -49,20 +49,20 @@ def translate(
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
 ) -> list[Written]:
-    method, rules = chosen(options, Beam(), _rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
+    method, rules = chosen(options, Beam(), own_rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
     tags = language(model, to) if to is None or isinstance(to, str) else [language(model, each) for each in to]
     parts = in_parts(model, texts, tags, first)
-    found = _decoded(model, parts, _prefixes(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree)
+    found = _decoded(model, parts, prefixes_of(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree)
     if options.get("mbr"):
         found = [[most_agreed(model.tokenizer, hypotheses) for hypotheses in own] for own in found]
     _check_found([hypotheses for own in found for hypotheses in own], rules)
     answers = []
     for number, (own, hypotheses) in enumerate(zip(parts, found, strict=True), first):
-        answers.append(_joined([_written(model, *pair, attention, number, rules) for pair in zip(own, hypotheses, strict=True)]))
+        answers.append(joined([written(model, *pair, attention, number, rules) for pair in zip(own, hypotheses, strict=True)]))
     return answers
 
 
-def _rules(model: Model, rules: Rules) -> Rules:
+def own_rules(model: Model, rules: Rules) -> Rules:
     """Tokens that stand for no text are never chosen, nor are those that the tokenizer does not know."""
     silent = model.tokenizer.special_ids - {model.config.end_token, *model.config.stop_tokens, *_opening(model)}
     unknown = range(model.tokenizer.size, model.config.vocabulary)
@@ -127,16 +127,17 @@ def _decoded(
     given: Sequence[int],
     tree: Tree | None = None,
 ) -> list[list[list[Hypothesis]]]:
-    """The hypotheses for each part of each text. Chance goes by the number of the text; further parts of it have numbers of their own."""
-    numbers = [
-        number if place == 0 else (number + 1) * MOST_PARTS + place - 1
-        for number, own in zip(given, parts, strict=True)
-        for place in range(len(own))
-    ]
+    """The hypotheses for each part of each text."""
+    numbers = [each for number, own in zip(given, parts, strict=True) for each in numbers_of(number, len(own))]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
     sources = list(chain.from_iterable(parts))
     found = iter(decode_many(model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree))
     return [[next(found) for _ in own] for own in parts]
+
+
+def numbers_of(number: int, parts: int) -> list[int]:
+    """What chance goes by: the number of the text, and for further parts of it numbers of their own."""
+    return [number if place == 0 else (number + 1) * MOST_PARTS + place - 1 for place in range(parts)]
 
 
 def language(model: Model, to: str | None) -> str | None:
@@ -167,7 +168,7 @@ def _opening(model: Model) -> list[int]:
     return [] if frame is None or model.config.kind == "lm" else [*frame.before]
 
 
-def _prefixes(model: Model, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
+def prefixes_of(model: Model, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
     opening = _opening(model)
     if prefix is None:
         return [[opening for _ in own] for own in parts] if opening else None
@@ -190,13 +191,13 @@ def generate(
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
 ) -> list[Written]:
-    method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
+    method, rules = chosen(options, DRAWN, own_rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
     found = decode_many(model.writer, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
-    return [_written(model, *pair, attention, number, rules) for number, pair in enumerate(zip(given, found, strict=True), first)]
+    return [written(model, *pair, attention, number, rules) for number, pair in enumerate(zip(given, found, strict=True), first)]
 
 
 def prompt_ids(model: Model, prompts: Sequence[Prompt], first: int = 0) -> list[list[int]]:
@@ -220,7 +221,7 @@ def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:
 
 def stream_ids(model: Model, prompt: Prompt, options: Options) -> tuple[list[int], Iterator[int]]:
     """The tokens of a prompt, and those that continue it as they are chosen."""
-    method, rules = chosen(options, DRAWN, _rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
+    method, rules = chosen(options, DRAWN, own_rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     several = next((name for name in ("mbr", "samples") if (options.get(name) or 1) > 1), None)  # type: ignore[operator]
     if several:
         raise ConfigError(f"{several} asks for several outputs, and one at a time can be streamed; leave it out")
@@ -252,7 +253,7 @@ def continuation(tokenizer: Tokenizer, given: Sequence[int], written: Sequence[i
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(written)
 
 
-def _written(model: Model, source: Sequence[int], hypotheses: Sequence[Hypothesis], attention: bool, number: int, rules: Rules) -> Written:
+def written(model: Model, source: Sequence[int], hypotheses: Sequence[Hypothesis], attention: bool, number: int, rules: Rules) -> Written:
     if not hypotheses:
         model.warn(f"{model.place(number)}: {nothing_left(rules)}; it has no output")
         return NO_OUTPUT
@@ -278,7 +279,7 @@ def _one(model: Model, source: Sequence[int], hypothesis: Hypothesis, attention:
     )
 
 
-def _joined(parts: Sequence[Written]) -> Written:
+def joined(parts: Sequence[Written]) -> Written:
     """The translations of the parts of a text, one after the other, and so their alternatives; what each part looked at is left out."""
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -291,7 +292,7 @@ def _joined(parts: Sequence[Written]) -> Written:
         sum(part.score for part in parts),
         all(part.ended for part in parts),
         tuple(token for part in parts for token in part.source),
-        tuple(_joined(others) for others in alternatives),
+        tuple(joined(others) for others in alternatives),
     )
 
 

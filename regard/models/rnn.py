@@ -42,7 +42,7 @@ class RnnState(State):
         rows = sources[:, None] * self.hypotheses + torch.arange(self.hypotheses, device=sources.device)
         self.hidden = self.hidden.take(rows.flatten())
         keys = self.source.keys
-        mask = take_rows(self.source.mask, sources)
+        mask = take_rows(self.source.mask, sources, self.sources)
         assert mask is not None
         self.source = Looked(self.source.memory.index_select(0, sources), None if keys is None else keys.index_select(0, sources), mask)
 

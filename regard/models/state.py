@@ -114,11 +114,12 @@ class StackState(State):
             self.cleared = most
 
     def keep(self, sources: Tensor) -> None:
+        before = len(self.lengths)
         self.cache.keep(sources)
         self.visible, self.lengths = self.visible.index_select(0, sources), self.lengths.index_select(0, sources)
         if self.memory is not None:
             self.memory = [KeyValues(key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory]
-            self.memory_mask = take_rows(self.memory_mask, sources)
+            self.memory_mask = take_rows(self.memory_mask, sources, before)
 
     def vacant(self, seats: int, capacity: int, read: int) -> StackState:
         """One like this with nobody in it: so many seats of so many slots, for sources of at most such a length."""
@@ -156,9 +157,9 @@ class StackState(State):
         self.lengths[places] = 0
 
 
-def take_rows(mask: Mask | None, rows: Tensor) -> Mask | None:
-    """The mask of some rows of a batch."""
-    if mask is None or mask.visible is None or mask.visible.shape[0] == 1:
+def take_rows(mask: Mask | None, rows: Tensor, of: int) -> Mask | None:
+    """The mask of some rows of so many; what is the same for all of them stays as it is."""
+    if mask is None or mask.visible is None or mask.visible.shape[0] != of:
         return mask
     return Mask(mask.visible.index_select(0, rows), None if mask.blind is None else mask.blind.index_select(0, rows))
 

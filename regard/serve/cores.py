@@ -26,7 +26,11 @@ class Cores:
     def take(self, among: int = 1) -> int:
         """How many threads someone who begins may have. `among`: how many are about to compute, as far as is known."""
         self._busy += 1
-        return max(1, self.total // max(self._busy, among))
+        return self.share(among)
+
+    def share(self, among: int = 1) -> int:
+        """How many someone who computes already may have now."""
+        return max(1, self.total // max(self._busy, among, 1))
 
     def give_back(self) -> None:
         self._busy -= 1
@@ -34,5 +38,10 @@ class Cores:
 
 def on_threads(threads: int, work: Callable[P, Result], *given: P.args, **named: P.kwargs) -> Result:
     """Does some work with so many threads. The number is that of the calling thread; one that is new has that which was set last."""
-    torch.set_num_threads(threads)
+    use_threads(threads)
     return work(*given, **named)
+
+
+def use_threads(threads: int) -> None:
+    """From now on, in the calling thread."""
+    torch.set_num_threads(threads)

@@ -82,7 +82,7 @@ class Desk:
         self.models, self.settings, self.metrics = dict(models), settings, Metrics()
         cores = Cores()
         workers = settings.workers or _workers(models.values(), cores)
-        self.queue = Queue(partial(work, self.models, Remembered()), settings.limits, self.metrics, workers, cores)
+        self.queue = Queue(partial(work, self.models, Remembered(), workers), settings.limits, self.metrics, workers, cores)
         self.streams = Streams(settings.limits, self.metrics, cores)
 
     def find(self, name: str | None, verb: str) -> tuple[str, Model]:

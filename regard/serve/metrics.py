@@ -25,9 +25,12 @@ class Metrics:
         self.batches = Histogram("regard_batch_texts", "Texts worked on at once.", ["model", "verb"], buckets=SIZES, registry=self.registry)
         self.busy = Counter("regard_busy_seconds", "Time spent working on batches.", registry=self.registry)
 
-    def batch(self, model: str, verb: str, texts: int, tokens: int, seconds: float) -> None:
-        self.texts.labels(model, verb).inc(texts)
+    def text_done(self, model: str, verb: str, tokens: int) -> None:
+        self.texts.labels(model, verb).inc()
         self.tokens.labels(model, verb).inc(tokens)
+
+    def batch(self, model: str, verb: str, texts: int, seconds: float) -> None:
+        """So many were worked on at once, for so long."""
         self.batches.labels(model, verb).observe(texts)
         self.busy.inc(seconds)
 

@@ -1,9 +1,9 @@
 """Requests batched as they come.
 
 Every text of every request waits on its own. A worker that is free takes the text that came first, and with it those of the same kind
-that are nearest in length, as many as are worked on at once. A text's answer depends on none of the others (but for rounding, in int8 or
-half precision), so nobody can tell; but thirty-two take little longer than one. What does not fit is refused at once, and whoever goes
-away frees their places.
+that are nearest in length, as many as are worked on at once; while it writes, others of the kind take the places of those that are done. A
+text's answer depends on none of the others (but for rounding, in int8 or half precision), so nobody can tell; but thirty-two take little
+longer than one. What does not fit is refused at once, and whoever goes away frees their places.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from regard.errors import RegardError
-from regard.serve.cores import Cores, on_threads
+from regard.serve.cores import Cores, on_threads, use_threads
 from regard.serve.metrics import Metrics
 from regard.serve.settings import Limits
 
@@ -26,6 +26,7 @@ PATIENCE = 0.004  # seconds that a text waits for company where nothing else is 
 PADDED = 2.0  # times as many tokens as there are, at most: a long text among short ones makes all of them long
 RETURNING = 0.002  # seconds that each who was answered has to ask again, before the next are chosen
 MOST_PAUSE = 0.1  # of what the batch took
+COUNTED_EVERY = 1.0  # seconds, where others join for as long as there are any
 MEMORY = 0.8  # how much of the measured speed is that of the batches before
 
 
@@ -81,6 +82,7 @@ class Outcome:
     answer: Any = None
     warnings: tuple[str, ...] = ()
     error: Exception | None = None
+    nothing: Exception | None = None  # what is wrong where no text of a request has an output, and this one has none
 
 
 @dataclass
@@ -97,10 +99,14 @@ class Job:
         if outcome.error is not None:
             self.done.set_exception(outcome.error)
         elif None not in self.outcomes:
-            self.done.set_result(None)
+            nothing = [each.nothing for each in self.outcomes if each is not None and each.nothing is not None]
+            if len(nothing) == len(self.outcomes):
+                self.done.set_exception(nothing[0])
+            else:
+                self.done.set_result(None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """A text in the queue."""
 
@@ -109,7 +115,18 @@ class Entry:
     job: Job = field(repr=False)
 
 
-Work = Callable[[Kind, Sequence[Entry]], list[Outcome]]
+class Company(Protocol):
+    """The others, for those who are being worked on; asked by the thread that works."""
+
+    def more(self, most: int, tokens: int) -> list[Entry]:
+        """Those of the same kind who wait, at most so many and none longer than so many tokens; nobody, while others wait longer."""
+
+    def settle(self, entry: Entry, outcome: Outcome) -> None:
+        """Gives one of them what is theirs, before the work is done."""
+
+
+# What becomes of each that was not settled before.
+Work = Callable[[Kind, Sequence[Entry], Company], list[Outcome]]
 
 
 class Queue:
@@ -157,6 +174,11 @@ class Queue:
         if len(asks) > room or (self._waiting and self.seconds_of_work() > self.limits.seconds / 2):
             self.metrics.refused.labels("full").inc()
             raise FullError(f"{len(self._waiting)} texts are waiting already; ask again in a while", self.retry_after())
+
+    @property
+    def anyone(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
 
     def seconds_of_work(self) -> float:
         """How long those who wait will take, by the speed of late; what was never done yet counts for nothing."""
@@ -206,30 +228,93 @@ class Queue:
     async def _done(self, batch: list[Entry]) -> float:
         """Works on a batch and gives everyone their own; the seconds that it took."""
         kind, begun = batch[0].kind, time.perf_counter()
-        threads = self.cores.take(among=self.workers if self._waiting else 1)
+        visit = Visit(self, batch, self.cores.take(among=self.workers if self._waiting else 1))
         try:
-            outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, on_threads, threads, self._work, kind, batch)
-            if len(outcomes) != len(batch):
-                raise RuntimeError(f"{len(outcomes)} answers for {len(batch)} texts")
+            outcomes = await asyncio.get_running_loop().run_in_executor(
+                self._threads, on_threads, visit.threads, self._work, kind, batch, visit
+            )
+            if len(outcomes) != len(visit.left):
+                raise RuntimeError(f"{len(outcomes)} answers for {len(visit.left)} texts")
         except asyncio.CancelledError:
             raise
-        except (
-            BaseException
-        ) as error:  # work says what is wrong of each text; whatever else happens, a library's panic too, the queue goes on
-            outcomes = [Outcome(error=error if isinstance(error, Exception) else RuntimeError(str(error)))] * len(batch)
+        except BaseException as error:  # a library's panic too: work says what is wrong of each text, and the queue goes on
+            outcomes = [Outcome(error=error if isinstance(error, Exception) else RuntimeError(str(error)))] * len(visit.left)
         finally:
             self.cores.give_back()
-        took, read = time.perf_counter() - begun, sum(entry.ask.tokens for entry in batch)
-        now, before = read / max(took, 1e-6) * self.cores.total / threads, self._speed.get((kind.model, kind.verb))
+        for entry, outcome in zip(list(visit.left), outcomes, strict=True):
+            visit.give(entry, outcome)
+        visit.count()
+        return time.perf_counter() - begun
+
+    def joining(self, kind: Kind, most: int, tokens: int) -> list[Entry]:
+        """Those of a kind who wait first, as far as they fit: whoever has waited longest is never passed over."""
+        chosen: list[int] = []
+        for number, entry in self._waiting.items():
+            if len(chosen) == most or entry.kind != kind or entry.ask.tokens > tokens:
+                break
+            chosen.append(number)
+        return [self._waiting.pop(number) for number in chosen]
+
+    def worked(self, kind: Kind, texts: int, tokens: int, seconds: float, threads: int) -> None:
+        """So many at once were worked on, and so many tokens are done: which tells how long those who wait will take."""
+        now, before = tokens / max(seconds, 1e-6) * self.cores.total / threads, self._speed.get((kind.model, kind.verb))
         self._speed[kind.model, kind.verb] = now if before is None else MEMORY * before + (1 - MEMORY) * now
-        self.metrics.batch(kind.model, kind.verb, len(batch), read, took)
-        for entry, outcome in zip(batch, outcomes, strict=True):
-            entry.job.settle(entry.ask.place, outcome)
-        return took
+        self.metrics.batch(kind.model, kind.verb, texts, seconds)
 
     def close(self) -> None:
         """Ends the workers, once what they do is done."""
         self._threads.shutdown()
+
+
+class Visit:
+    """A batch being worked on, and those who join it. The work happens in a thread of its own, all else in the event loop."""
+
+    def __init__(self, queue: Queue, batch: Sequence[Entry], threads: int) -> None:
+        self.kind, self.threads = batch[0].kind, threads
+        self.left = dict.fromkeys(batch)  # those who have no answer yet, in order
+        self._queue, self._loop = queue, asyncio.get_running_loop()
+        # Since it was last counted: how many there were at once, and how many tokens are done.
+        self._since, self._texts, self._tokens = time.perf_counter(), len(batch), 0
+
+    def more(self, most: int, tokens: int) -> list[Entry]:
+        self._share_cores()
+        if not self._queue.anyone:  # as nearly always, and without asking the event loop
+            return []
+
+        async def join() -> list[Entry]:
+            joining = self._queue.joining(self.kind, most, tokens)
+            self.left |= dict.fromkeys(joining)
+            self._texts = max(self._texts, len(self.left))
+            return joining
+
+        return asyncio.run_coroutine_threadsafe(join(), self._loop).result()
+
+    def settle(self, entry: Entry, outcome: Outcome) -> None:
+        self._loop.call_soon_threadsafe(self.give, entry, outcome)
+
+    def give(self, entry: Entry, outcome: Outcome) -> None:
+        """Everyone their own, once."""
+        if entry in self.left:
+            del self.left[entry]
+            self._tokens += entry.ask.tokens
+            self._queue.metrics.text_done(self.kind.model, self.kind.verb, entry.ask.tokens)
+            entry.job.settle(entry.ask.place, outcome)
+            if time.perf_counter() - self._since > COUNTED_EVERY:
+                self.count()
+
+    def count(self) -> None:
+        """What was done since the last time: others may join for as long as there are any."""
+        now = time.perf_counter()
+        if self._tokens:
+            self._queue.worked(self.kind, self._texts, self._tokens, now - self._since, self.threads)
+        self._since, self._texts, self._tokens = now, len(self.left), 0
+
+    def _share_cores(self) -> None:
+        """Others may have begun since, or be done."""
+        threads = self._queue.cores.share(self._queue.workers if self._queue.anyone else 1)
+        if threads != self.threads:
+            self.threads = threads
+            use_threads(threads)
 
 
 def _fitting(entries: Sequence[tuple[int, Entry]], kind: Kind) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The work itself, in a thread of its own: a batch of texts of one kind, and what becomes of each."""
+"""The work itself, in a thread of its own: texts of one kind, and what becomes of each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,51 @@ from copy import copy
 from typing import Any
 
 from regard.door import Model
+from regard.door.one_by_one import OneByOne
 from regard.door.writing import NO_OUTPUT, generate
 from regard.errors import RegardError
-from regard.serve.queue import Ask, Entry, Kind, Outcome
+from regard.serve.arrivals import Arrivals
+from regard.serve.queue import Ask, Company, Entry, Kind, Outcome
 from regard.serve.trace_work import Remembered, documents
 
 LOG = logging.getLogger("regard.serve")
 
 
-def work(models: Mapping[str, Model], remembered: Remembered, kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
-    """What becomes of each text. Where one can't be answered, those of other requests are, as if it had never been there."""
+def work(
+    models: Mapping[str, Model], remembered: Remembered, tables: int, kind: Kind, entries: Sequence[Entry], company: Company
+) -> list[Outcome]:
+    """What becomes of each text that was not settled before. Where one writes, others may come and go meanwhile."""
+    model = models[kind.model]
+    if (writing := _one_by_one(model, kind)) is None:
+        return batch(models, remembered, kind, entries)
+    arrivals = Arrivals(model, writing, entries, company, tables)
+    try:
+        arrivals.decode()
+    except Exception:
+        left = list(arrivals.guests)
+        LOG.exception("%s could not %s %d texts together; they are tried again", kind.model, kind.verb, len(left))
+        for entry, outcome in zip(left, batch(models, remembered, kind, left), strict=True):
+            company.settle(entry, outcome)
+    return []
+
+
+def _one_by_one(model: Model, kind: Kind) -> OneByOne | None:
+    """How texts of this kind are written from as they come; None where they aren't."""
+    if kind.verb not in ("translate", "generate"):
+        return None
+    wishes: Any = dict(kind.options)
+    attention = wishes.pop("attention", False)
+    try:
+        writing = OneByOne(model, "translate" if kind.verb == "translate" else "generate", wishes, attention=attention)
+    except RegardError:
+        return None  # which is said of each request when it is worked on
+    return writing if writing.possible else None
+
+
+def batch(models: Mapping[str, Model], remembered: Remembered, kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
+    """All at once. Where one can't be answered, those of other requests are, as if it had never been there."""
+    if not entries:
+        return []
     jobs = list(dict.fromkeys(id(entry.job) for entry in entries))
     try:
         outcomes = _answered(models[kind.model], remembered, kind, [entry.ask for entry in entries])
@@ -30,7 +65,7 @@ def work(models: Mapping[str, Model], remembered: Remembered, kind: Kind, entrie
         outcomes, alone = [Outcome()] * len(entries), jobs
     for job in alone:
         own = [index for index, entry in enumerate(entries) if id(entry.job) == job]
-        for index, outcome in zip(own, work(models, remembered, kind, [entries[index] for index in own]), strict=True):
+        for index, outcome in zip(own, batch(models, remembered, kind, [entries[index] for index in own]), strict=True):
             outcomes[index] = outcome
     return outcomes
 

@@ -121,6 +121,33 @@ def test_each_has_its_own_prefix(kind: str, method: Method) -> None:
     assert_same(at_a_table(model, asked, method, RULES, Size(3, 17, 3), 2), wanted, 1e-9)
 
 
+def test_a_table_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comes alone, then many, then one: seats are there for those who are, however many there may be."""
+    model, asked = lively("before"), those(14)
+    seats: list[int] = []
+    go_on = Table._go_on
+    monkeypatch.setattr(Table, "_go_on", lambda self, run: seats.append(len(self.guests)) or go_on(self, run))
+
+    class Late(Waiting):
+        calls = 0
+
+        def take(self, most: int, size: Size | None) -> list[Asked]:
+            self.calls += 1
+            self.at_once = 1 if self.calls < 3 else 0 if self.calls < 5 else 12
+            return super().take(most, size)
+
+    for method in (GREEDY, Beam(size=3)):
+        seats.clear()
+        found: dict[object, list[Hypothesis]] = {}
+        decode_as_they_come(
+            model, lambda _: Size(16, 17), Late(asked), lambda one, some, found=found: found.update({one.key: some}), method, RULES
+        )
+        assert_same([found[one.key] for one in asked], alone(model, asked, method, RULES), 1e-9)
+        assert seats[0] <= 2
+        assert max(seats) >= 12
+        assert seats[-1] <= 4
+
+
 def test_required_words() -> None:
     model, asked, rules = lively("before"), those(7), Rules(max_length=Length(plus=8, times=1.0), required=((5,), (9, 11)))
     assert_same(at_a_table(model, asked, Beam(size=4), rules, Size(3, 17), 1), alone(model, asked, Beam(size=4), rules), 1e-9)

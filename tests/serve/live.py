@@ -86,11 +86,11 @@ class Held:
         self.batches: list[int] = []
         self._queue._work = self._waiting
 
-    def _waiting(self, kind: Any, entries: Any) -> Any:
+    def _waiting(self, kind: Any, entries: Any, company: Any) -> Any:
         self.batches.append(len(entries))
         self.begun.set()
         assert self._go.wait(60)
-        return self._work(kind, entries)
+        return self._work(kind, entries, company)
 
     def let_go(self) -> None:
         self._go.set()

@@ -15,7 +15,7 @@ import torch
 from regard.errors import RegardError
 from regard.serve.cores import Cores
 from regard.serve.metrics import Metrics
-from regard.serve.queue import Ask, ClosingError, Entry, FullError, Kind, LateError, Outcome, Queue, TooMuchError
+from regard.serve.queue import Ask, ClosingError, Company, Entry, FullError, Kind, LateError, Outcome, Queue, TooMuchError
 from regard.serve.settings import Limits
 
 PLAIN = Kind("m", "translate", most_texts=4)
@@ -28,7 +28,7 @@ class Worker:
         self.seconds = seconds
         self.batches: list[list[str]] = []
 
-    def __call__(self, kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
+    def __call__(self, kind: Kind, entries: Sequence[Entry], company: Company) -> list[Outcome]:
         self.batches.append([entry.ask.text for entry in entries])
         time.sleep(self.seconds)
         return [
@@ -122,7 +122,7 @@ def test_batches_at_once_share_the_cores_and_one_alone_has_them_all() -> None:
     threads: dict[str, int] = {}
     both = threading.Barrier(2)
 
-    def work(kind: Kind, entries: Sequence[Entry]) -> list[Outcome]:
+    def work(kind: Kind, entries: Sequence[Entry], company: Company) -> list[Outcome]:
         threads[kind.model] = torch.get_num_threads()
         if kind.model != "alone":
             both.wait(20)  # which they pass only if they are worked on at the same time

@@ -1,0 +1,62 @@
+"""Texts that are written from one by one, each whenever it comes: what decoding is asked for, and what is made of what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from regard.decoding.rules import nothing_left
+from regard.decoding.search import Hypothesis
+from regard.decoding.settings import Beam, Rules
+from regard.decoding.table import Asked, comes_and_goes
+from regard.door.options import Options, chosen
+from regard.door.results import Written
+from regard.door.writing import (
+    CONTINUED,
+    DRAWN,
+    in_parts,
+    joined,
+    language,
+    numbers_of,
+    own_rules,
+    prefixes_of,
+    prompt_ids,
+    spellings,
+    written,
+)
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.door import Model
+
+Verb = Literal["translate", "generate"]
+
+
+class OneByOne:
+    """What `Model.translate` and `Model.generate` do with many texts, for one at a time, with the same options for all."""
+
+    def __init__(self, model: Model, verb: Verb, options: Options, *, attention: bool = False) -> None:
+        self.verb, self.attention = verb, attention
+        default, limits = (Beam(), Rules()) if verb == "translate" else (DRAWN, CONTINUED)
+        self.method, self.rules = chosen(options, default, own_rules(model, limits), lambda word: spellings(model.tokenizer, word))
+        self.possible = comes_and_goes(model.writer, self.method)  # or else they must begin together
+
+    def asked(self, model: Model, text: str | list[int], number: int, to: str | None, prefix: str | None) -> list[Asked]:
+        """What decoding is asked for: a part of the text each; nothing, where there is no text to translate."""
+        if self.verb == "generate":
+            return [Asked(ids, number) for ids in prompt_ids(model, [text])]
+        assert isinstance(text, str)
+        parts = in_parts(model, [text], language(model, to), 0)
+        [begun] = prefixes_of(model, prefix, parts) or [[[] for _ in parts[0]]]
+        each = zip(parts[0], numbers_of(number, len(parts[0])), begun, strict=True)
+        return [Asked(ids, own, given) for ids, own, given in each]
+
+    def written(self, model: Model, asked: Sequence[Asked], found: Sequence[Sequence[Hypothesis]]) -> Written:
+        """The text made of what was found for its parts."""
+        return joined(
+            [written(model, part.ids, hypotheses, self.attention, 0, self.rules) for part, hypotheses in zip(asked, found, strict=True)]
+        )
+
+    def nothing(self) -> ConfigError:
+        """What is wrong where none of the texts that someone asked about has an output."""
+        return ConfigError(nothing_left(self.rules))
