@@ -9,12 +9,17 @@ import pytest
 import torch
 
 from regard.models import build
-from regard.recipe import load_recipe, parse_recipe, to_toml
+from regard.recipe import DataFile, load_recipe, parse_recipe, to_toml
 from regard.text.corpus import read_rows
 from regard.training.begin import FREE
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
+
+
+def _made(file: DataFile) -> bool:
+    """Whether other models make the file, as the recipe's first lines say, so that it has no hash."""
+    return file.path is not None and file.path.startswith("runs/")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -30,7 +35,7 @@ def test_a_shipped_recipe_is_whole(path: Path) -> None:
         assert recipe.begins_from in others or "regard import" in path.read_text()
         assert not set(recipe.model) - {"from", *FREE}
     for file in (*recipe.data.train, *recipe.data.dev, *recipe.data.test):
-        assert file.sha256 is not None
+        assert file.sha256 is not None or _made(file)
     assert recipe.data.synthetic or recipe.data.train
 
 
@@ -81,4 +86,5 @@ def test_the_data_is_what_the_recipe_was_made_for(path: Path) -> None:
         pytest.skip("needs the data folder; say where it is with REGARD_DATA")
     recipe = load_recipe(path)
     for file in (*recipe.data.train, *recipe.data.dev, *recipe.data.test):
-        assert len(next(iter(read_rows(file, recipe.task, Path(root)))).texts) >= 1  # the hash is checked before the first row
+        if not _made(file):
+            assert len(next(iter(read_rows(file, recipe.task, Path(root)))).texts) >= 1  # the hash is checked before the first row
