@@ -15,6 +15,7 @@ from regard.decoding.crew import beside, crew_for
 from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.decoding.speculation import Speculation
 from regard.decoding.tree import Tree
 from regard.errors import RegardError
 from regard.models import Encoder, Generator, LanguageModel, Network
@@ -36,6 +37,7 @@ def decode_many(
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
+    speculation: Speculation | None = None,
 ) -> list[list[Hypothesis]]:
     """What `decode` gives for each source, whatever else is decoded with it, but for rounding in int8 or half precision.
 
@@ -65,7 +67,7 @@ def decode_many(
         tokens = _together([sources[index] for index in part], model)
         begun = None if prefixes is None else [prefixes[index] for index in part]
         own = part if numbers is None else [numbers[index] for index in part]
-        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree)
+        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree, speculation=speculation)
 
     return in_batches([len(source) for source in sources], fits, decoded)
 
