@@ -27,7 +27,8 @@ from regard.nn.few import FEW
 MOST = FEW - 1  # guesses at once: with the word before them as many as are read in the fastest way
 LONGEST = 4  # words that a guess goes by, at most
 WORD = 0.04  # of a pass, that each further word in it takes
-HOPE, FRESH = 0.5, 0.1  # how often guesses are right, before any was looked at; and how much the latest counts
+HOPES = (0.1, 0.1, 0.35, 0.5, 0.75)  # how often guesses are right that go by none, one, … LONGEST words, before any was looked at
+FRESH = 0.1  # how much the latest counts, at least; the first ones count more
 REST = 32  # positions without a guess, where guessing takes time and has not paid
 
 
@@ -114,7 +115,7 @@ class Drafted:
             logits = self.draft.step(self._tensor(guessed[-1:]), self.state)[:, -1]
             guessed.append(self._chosen(logits, len(written) + len(guessed)))
         self.read = [*written, *guessed[:-1]]
-        return Guess(guessed)
+        return Guess(guessed, LONGEST)  # it goes by all there are
 
     def _chosen(self, logits: Tensor, place: int) -> int:
         """As the search would choose from these logits (1, vocabulary), but for its rules."""
@@ -148,7 +149,7 @@ class Pace:
     """How many words ahead it pays to guess: by how often guesses have been right, and by what reading and guessing them takes."""
 
     def __init__(self) -> None:
-        self.rates = [HOPE] * (LONGEST + 1)  # of guesses that go by so many words; a word guessed right is one more to go by
+        self.rates, self.seen = [*HOPES], [0] * len(HOPES)  # a word guessed right is one more to go by
         self.plain, self.ahead, self.guessed = (deque[float](maxlen=8) for _ in range(3))  # seconds: of passes, and of a guess a word
 
     def worth(self, known: int) -> int:
@@ -168,7 +169,8 @@ class Pace:
         """From what was guessed and what was chosen then, as far as they can be compared: up to the first that is wrong."""
         for place, (guess, word) in enumerate(zip(guessed, chosen, strict=False)):
             level = min(known + place, LONGEST)
-            self.rates[level] += FRESH * ((guess == word) - self.rates[level])
+            self.seen[level] += 1
+            self.rates[level] += max(FRESH, 1 / (self.seen[level] + 2)) * ((guess == word) - self.rates[level])
 
 
 class Ahead:
@@ -209,7 +211,7 @@ class Ahead:
 
     def _wanted(self) -> int:
         """How many guesses to ask for that take time. Where they do not pay, one now and then, lest better times be missed."""
-        wanted = self.pace.worth(0)
+        wanted = self.pace.worth(LONGEST)
         if wanted:
             self.resting = 0
             return wanted
