@@ -211,7 +211,7 @@ class Ahead:
 
     def _wanted(self) -> int:
         """How many guesses to ask for that take time. Where they do not pay, one now and then, lest better times be missed."""
-        wanted = self.pace.worth(LONGEST)
+        wanted = self.pace.worth(LONGEST) if self.pace.guessed else 1  # at first nobody knows how long it takes
         if wanted:
             self.resting = 0
             return wanted
