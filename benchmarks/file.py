@@ -1,14 +1,15 @@
-"""A long file on a CPU, as a user translates it: lines a second from file to file, against the best that decoding alone reaches.
+"""A long file, as a user translates it: lines a second from file to file, against the best that decoding alone reaches.
 
-    python benchmarks/file.py [--lines 4096] [--to de] [--model translator] [--repeats 3] [--precision auto] [--json FILE]
+    python benchmarks/file.py [--lines 4096] [--alone 4096] [--to de] [--model translator] [--beam-size 4] [--device cpu]
+                              [--precision auto] [--repeats 3] [--json FILE]
 
 The file has up to 100,000 lines (`--lines 100000` for all of them): English sentences of $REGARD_DATA/translate where that is set, those of
 the test files, shuffled, again and again, and made-up ones otherwise. `regard translate --input --output` translates it in a
 process of its own, which is watched from within: from the moment the model is loaded to the last line on disk, so that reading,
 tokenising, sorting within what is read at once, decoding, detokenising and writing all count, and starting does not. Beside it, in this
-process, all lines are given to the same model at once, and only the time within `decode_many` counts: sorted as a whole, with nothing to
-read or write. The two take turns, and write the same words. Memory is that of the process which translates the file, each quarter of the
-lines.
+process, all lines (or the first of them, `--alone`) are given to the same model at once, and only the time within `decode_many` counts:
+sorted as a whole, with nothing to read or write. The two take turns, and write the same words (but for rounding in int8 or half precision).
+Memory is that of the process which translates the file, each quarter of the lines.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def translate_file(source: Path, target: Path, arguments: Sequence[str]) -> tupl
     return Turn(ended - states[0]["begun"], int(states[-1]["tokens"]), texts), states
 
 
-def decode_alone(model: regard.Model, lines: list[str], to: str) -> Turn:
+def decode_alone(model: regard.Model, lines: list[str], to: str, beam_size: int) -> Turn:
     """All lines at once, and only the seconds that `decode_many` took."""
     decode_many, seconds = writing.decode_many, 0.0
 
@@ -112,7 +113,7 @@ def decode_alone(model: regard.Model, lines: list[str], to: str) -> Turn:
 
     writing.decode_many = timed
     try:
-        answers = model.translate(lines, to)
+        answers = model.translate(lines, to, beam_size=beam_size)
     finally:
         writing.decode_many = decode_many
     return Turn(seconds, sum(len(answer.tokens) for answer in answers), [answer.text for answer in answers])
@@ -134,6 +135,9 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=4096)
     parser.add_argument("--to", default="de")
     parser.add_argument("--model", default="translator")
+    parser.add_argument("--alone", type=int, default=ALL, help="how many of the lines are decoded alone")
+    parser.add_argument("--beam-size", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16", "int8"), default="auto")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
@@ -144,26 +148,29 @@ def main() -> None:
         raise SystemExit(f"{data} has no translate/en-*.test.tsv.gz; unset REGARD_DATA for sentences that are made up")
     random.Random(0).shuffle(known)  # as long in one part of the file as in another
     lines = list(itertools.islice(itertools.cycle(known), min(options.lines, ALL)))
-    model = regard.load(options.model, device="cpu", precision=options.precision)
-    arguments = ["--to", options.to, "--model", options.model, "--precision", options.precision, "--device", "cpu"]
+    alone_lines = lines[: options.alone]
+    model = regard.load(options.model, device=options.device, precision=options.precision)
+    arguments = ["--to", options.to, "--model", options.model, "--precision", options.precision, "--device", options.device]
+    arguments += ["--beam-size", str(options.beam_size)]
     turns: dict[str, list[Turn]] = {"file to file": [], "decoding alone": []}
     model.warn = lambda message: None  # of lines that are translated in parts, by both
-    model.translate(lines[:256], options.to)  # to warm up
+    model.translate(lines[:256], options.to, beam_size=options.beam_size)  # to warm up
     with tempfile.TemporaryDirectory() as place:
         source, target = Path(place) / "source.txt", Path(place) / "target.txt"
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         for _ in range(options.repeats):
             turn, states = translate_file(source, target, arguments)
             turns["file to file"].append(turn)
-            turns["decoding alone"].append(decode_alone(model, lines, options.to))
+            turns["decoding alone"].append(decode_alone(model, alone_lines, options.to, options.beam_size))
     print(f"{len(lines):,} lines ({len(set(lines)):,} different, {'real' if data else 'made up'}), {options.repeats} turns each")
     for name, own in turns.items():
-        rates = [len(lines) / turn.seconds for turn in own]
+        rates = [len(turn.texts) / turn.seconds for turn in own]
         print(f"  {name:16} {spread(rates)} lines/s, {spread([turn.tokens / turn.seconds for turn in own], ',.0f')} target tokens/s")
-    shares = [alone.seconds / file.seconds for file, alone in zip(*turns.values(), strict=True)]
+    shares = [file.tokens / file.seconds / (alone.tokens / alone.seconds) for file, alone in zip(*turns.values(), strict=True)]
     print(f"  {'share':16} {spread(shares, '.3f')}   {'within' if statistics.median(shares) >= GOAL else 'below'} the goal of {GOAL}")
     file, alone = turns["file to file"][-1], turns["decoding alone"][-1]
-    print(f"  the same words in {sum(map(str.__eq__, file.texts, alone.texts)):,} lines of {len(file.texts):,}")
+    same = sum(map(str.__eq__, file.texts, alone.texts))
+    print(f"  the same words in {same:,} lines of {len(alone.texts):,}")
     show_memory(states, len(lines))
     if options.json:
         record = {

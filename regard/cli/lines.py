@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.door import Model, Written
     from regard.recipe import DataFile
 
-LINES_AT_ONCE = 2048  # sorted by length and answered together
+LINES_AT_ONCE = {"cpu": 2048, "cuda": 32768}  # sorted by length and answered together
 
 
 def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
@@ -83,7 +83,7 @@ def each_line(
         if not texts:
             model.place = lambda number: f"{lines.name}, line {number + 1}"
         done = 0
-        for batch in lines.batches(1 if lines.interactive else LINES_AT_ONCE):
+        for batch in lines.batches(1 if lines.interactive else LINES_AT_ONCE.get(model.device.type, 2048)):
             for text, answer in zip(batch, answers(model, batch, done), strict=True):
                 done += 1
                 write(results, done, text, answer)

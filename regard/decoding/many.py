@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
-from regard.decoding.crew import beside, crew_for
+from regard.decoding.crew import ENOUGH, beside, crew_for
+from regard.decoding.line import Found, Line, decode_in_line
 from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
 from regard.decoding.speculation import Speculation
+from regard.decoding.table import SLACK, comes_and_goes
 from regard.decoding.tree import Tree
 from regard.errors import RegardError
 from regard.models import Encoder, Generator, LanguageModel, Network
@@ -41,22 +44,13 @@ def decode_many(
 ) -> list[list[Hypothesis]]:
     """What `decode` gives for each source, whatever else is decoded with it, but for rounding in int8 or half precision.
 
-    Nothing where the rules leave nothing to write.
+    Nothing where the rules leave nothing to write. `speculation`: for a source that is alone.
     """
     method, rules = method or Beam(), rules or Rules()
-    hypotheses = method.samples if isinstance(method, Sampling) else method.size
-    kind = model.device.type
-
-    rows = method.samples if isinstance(method, Sampling) else 1  # each sample reads the source anew
-
-    def fits(count: int, longest: int) -> bool:
-        written = min(rules.max_length.of(longest), model.config.context)
-        cached = count * (rows * longest + hypotheses * written) * _bytes_per_word(model)
-        within = count * hypotheses <= ROWS.get(kind, 128) and count * rows * longest <= TOKENS.get(kind, 8192)
-        return within and cached <= CACHE_BYTES.get(kind, 2 << 30)
+    load, speculation = Load(model, method, rules), speculation if len(sources) == 1 else None
 
     def decoded(part: Sequence[int]) -> list[list[Hypothesis]]:
-        crew = min(len(part), crew_for(len(part) * hypotheses)) if kind == "cpu" and tree is None else 1
+        crew = min(len(part), crew_for(len(part) * load.hypotheses)) if load.on_cpu and tree is None else 1
         if crew == 1:
             return decoded_whole(part)
         size = -(-len(part) // crew)
@@ -69,7 +63,53 @@ def decode_many(
         own = part if numbers is None else [numbers[index] for index in part]
         return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree, speculation=speculation)
 
-    return in_batches([len(source) for source in sources], fits, decoded)
+    def decoded_in_batches(left: Sequence[int]) -> list[list[Hypothesis]]:
+        return in_batches([len(sources[index]) for index in left], load.fits, lambda part: decoded([left[place] for place in part]))
+
+    found: Found = {}
+    tables = crew_for(ENOUGH * torch.get_num_threads()) if load.on_cpu else 1
+    if tree is None and comes_and_goes(model, method) and len(sources) > tables * load.seats(max(map(len, sources), default=0), tables):
+        try:
+            decode_in_line(model, Line(sources, prefixes, numbers), partial(load.seats, tables=tables), tables, method, rules, found)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+    left = [index for index in range(len(sources)) if index not in found]
+    found |= zip(left, decoded_in_batches(left), strict=True)
+    return [found[index] for index in range(len(sources))]
+
+
+class Load:
+    """What so many sources at once ask of the machine."""
+
+    def __init__(self, model: Generator, method: Method, rules: Rules) -> None:
+        self.kind, self.rules, self.context, self.bytes = model.device.type, rules, model.config.context, _bytes_per_word(model)
+        self.hypotheses = method.samples if isinstance(method, Sampling) else method.size
+        self.read = method.samples if isinstance(method, Sampling) else 1  # each sample reads the source anew
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.kind == "cpu"
+
+    def fits(self, count: int, longest: int) -> bool:
+        """Whether so many sources of such a length are not too much."""
+        return self._within(count, longest, ROWS.get(self.kind, 128)) and self._cached(count, longest) <= CACHE_BYTES.get(
+            self.kind, 2 << 30
+        )
+
+    def seats(self, longest: int, tables: int = 1) -> int:
+        """How many sources of such a length one of several tables has room for."""
+        rows, bytes = ENOUGH if self.on_cpu else ROWS.get(self.kind, 128), CACHE_BYTES.get(self.kind, 2 << 30) / tables / SLACK
+        count = 1
+        while self._within(count + 1, longest, rows) and self._cached(count + 1, longest) <= bytes:
+            count += 1
+        return count
+
+    def _within(self, count: int, longest: int, rows: int) -> bool:
+        return count * self.hypotheses <= rows and count * self.read * longest <= TOKENS.get(self.kind, 8192)
+
+    def _cached(self, count: int, longest: int) -> int:
+        written = min(self.rules.max_length.of(longest), self.context)
+        return count * (self.read * longest + self.hypotheses * written) * self.bytes
 
 
 def _together(sequences: Sequence[Sequence[int]], model: Network) -> Tokens:

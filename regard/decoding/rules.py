@@ -94,13 +94,21 @@ class Steering:
         forced = None if self.forced is None else self.forced.index_select(0, sources)
         return replace(self, limit=self.limit.index_select(0, sources), least=self.least.index_select(0, sources), forced=forced)
 
+    def seat(self, new: Steering, places: Tensor) -> None:
+        """What holds for other sources holds at these places."""
+        self.limit[places], self.least[places] = new.limit, new.least
+        if self.forced is not None:
+            self.forced[places] = -1
+            if new.forced is not None:
+                self.forced[places, : new.forced.shape[1]] = new.forced
+
     @property
     def only_turns_off(self) -> bool:
         """Whether words that may be chosen keep the model's own scores. A prefix may be made of words that other rules turn off."""
         return self.rules.repetition_penalty == 1.0 and self.forced is None
 
     def apply(self, scores: Tensor, history: Tensor, written: Tensor) -> Tensor:
-        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (1,) words; logits or log-probabilities alike.
+        """Scores (sources, hypotheses, vocabulary) of the next word, after `written` (sources,) words; logits or log-probabilities alike.
 
         They are changed where they stand, if the rules change them.
         """
@@ -125,8 +133,9 @@ class Steering:
     def _force(self, scores: Tensor, own: Tensor, written: Tensor) -> Tensor:
         """Where a prefix says the word, it alone can be chosen, whatever the other rules say of it."""
         assert self.forced is not None
+        written = written[:, None]
         place = written.clamp(max=self.forced.shape[1] - 1)
-        word = self.forced.index_select(1, place).masked_fill(written >= self.forced.shape[1], -1)  # (sources, 1)
+        word = self.forced.gather(1, place).masked_fill(written >= self.forced.shape[1], -1)  # (sources, 1)
         other = torch.arange(scores.shape[-1], device=scores.device) != word
         return torch.where((word >= 0)[:, None], own.masked_fill(other[:, None], OFF), scores)
 

@@ -1,19 +1,19 @@
 """Runs a search over one batch: model and search in turn, position after position, without waiting for the device at each.
 
-Sources that are done leave in chunks. On a GPU a whole position, model and search, is recorded once as a CUDA graph and replayed.
+Sources that are done leave in chunks; where others wait for their places, `table` lets them in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from threading import Lock
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
+from regard.decoding.replay import Replayed
+from regard.decoding.rows import Search
 from regard.decoding.rules import Steering, nothing_left
 from regard.decoding.sampling import Sampler
 from regard.decoding.search import BeamSearch, Hypothesis
@@ -22,11 +22,10 @@ from regard.decoding.speculation import Ahead, Guesser, Speculation
 from regard.decoding.tree import Tree
 from regard.errors import ConfigError, RegardError, ShapeError
 from regard.models import Generator, LanguageModel, Memory, RnnSeq2Seq, State
-from regard.models.base import StackState
+from regard.models.state import StackState
 from regard.nn import record, using
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # positions between looks at what is done: each look makes the host wait for the device
-RECORDING = Lock()
 DROP_AT = {"cpu": 0.75, "cuda": 0.5}  # the others move together when no more than this share of the sources is left
 
 
@@ -60,8 +59,10 @@ def decode(
     if samples > 1:
         memory = memory.take(rows)
         prefixes = None if prefixes is None else [prefix for prefix in prefixes for _ in range(samples)]
-    search = make_search(model, memory, method, rules, prefixes, _numbers(numbers, rows, samples), tree)
-    found = _Run(model, memory, search, _guesser(speculation, model, source, search)).results()
+    search = make_search(model, memory.tokens, method, rules, prefixes, _numbers(numbers, rows, samples), tree)
+    run = Run.begin(model, memory, search)
+    run.guess_ahead(_guesser(speculation, model, source, search))
+    found = run.results()
     together = [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
     if not partial and not all(together):
         raise ConfigError(f"source {together.index([]) + 1}: {nothing_left(rules)}")
@@ -96,17 +97,19 @@ def _numbers(numbers: Sequence[int] | None, rows: Tensor, samples: int) -> Tenso
 
 def make_search(
     model: Generator,
-    memory: Memory,
+    source: Tokens,
     method: Method,
     rules: Rules,
     prefixes: Sequence[Sequence[int]] | None,
     numbers: Tensor,
     tree: Tree | None = None,
-) -> BeamSearch | Sampler:
-    lengths = memory.tokens.lengths.tolist()
+    room: int | None = None,
+) -> Search:
+    """`room`: for so many words, where more are to come than these sources may write."""
+    lengths = source.lengths.tolist()
     given, most = None, [model.config.context] * len(lengths)
     if isinstance(model, LanguageModel):
-        given, most = _from_the_right(memory.tokens), [model.config.context - length for length in lengths]
+        given, most = _from_the_right(source), [model.config.context - length for length in lengths]
         if min(most) < 1:
             raise ConfigError(
                 f"the prompt is {max(lengths)} tokens long and the model's context {model.config.context}: there is no room to go on; "
@@ -120,9 +123,10 @@ def make_search(
         raise ConfigError("required words and groups both say what a beam keeps open; choose one of the two")
     if isinstance(method, Beam):
         if method.size > 1 or method.coverage:
-            return BeamSearch(method, steering, given=given, dtype=model.dtype, tree=tree)
-        return Sampler(Sampling(temperature=0), steering, numbers, given=given, length_penalty=method.length_penalty, tree=tree)
-    return Sampler(method, steering, numbers, given=given, tree=tree)
+            return BeamSearch(method, steering, given=given, dtype=model.dtype, tree=tree, room=room)
+        greedy = Sampling(temperature=0)
+        return Sampler(greedy, steering, numbers, given=given, length_penalty=method.length_penalty, tree=tree, room=room)
+    return Sampler(method, steering, numbers, given=given, tree=tree, room=room)
 
 
 def _from_the_right(prompt: Tokens) -> Tensor:
@@ -133,10 +137,10 @@ def _from_the_right(prompt: Tokens) -> Tensor:
     return prompt.ids.masked_fill(~prompt.real, -1).gather(1, order)
 
 
-def _guesser(speculation: Speculation | None, model: Generator, source: Tokens, search: BeamSearch | Sampler) -> Guesser | None:
+def _guesser(speculation: Speculation | None, model: Generator, source: Tokens, search: Search) -> Guesser | None:
     if speculation is None:
         return None
-    if isinstance(search, BeamSearch):
+    if not isinstance(search, Sampler):
         raise ConfigError("words can be guessed ahead for one hypothesis, and a beam has several; use a beam of 1, or sampling")
     if isinstance(model, RnnSeq2Seq):
         raise ConfigError("a recurrent model can't take back what it has read, so no words can be guessed ahead; leave speculation out")
@@ -157,9 +161,10 @@ def stream(
     _check(model, source, rules or Rules())
     with torch.inference_mode():
         memory = model.encode(source)
-        search = make_search(model, memory, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
+        search = make_search(model, memory.tokens, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
         assert isinstance(search, Sampler)
-        run = _Run(model, memory, search, _guesser(speculation, model, source, search))
+        run = Run.begin(model, memory, search)
+        run.guess_ahead(_guesser(speculation, model, source, search))
     while True:
         with torch.inference_mode():
             run.check()
@@ -176,29 +181,37 @@ def stream(
             run.position()
 
 
-class _Run:
+class Run:
     """One batch on its way."""
 
-    def __init__(self, model: Generator, memory: Memory, search: BeamSearch | Sampler, guesser: Guesser | None = None) -> None:
-        self.model, self.search = model, search
+    def __init__(self, model: Generator, search: Search, state: State | None = None, real: Tensor | None = None) -> None:
+        """`real` (sources, length): which words of the sources are words, for a search that asks where the model looks."""
+        self.model, self.search, self.state, self.real = model, search, state, real
         self.looks = isinstance(search, BeamSearch) and search.beam.coverage > 0
-        self.real = memory.tokens.real
-        self.left = list(range(memory.tokens.ids.shape[0]))  # the sources that are still with us
+        self.left = list(range(len(search.open)))  # the sources that are still with us
         self.found: dict[int, list[Hypothesis]] = {}
         device = model.device.type
         self.check_every, self.drop_at = CHECK_EVERY.get(device, 1), DROP_AT.get(device, 0.5)
-        self.state: State | None = None
+        replays = device == "cuda" and not self.looks and search.tree is None  # what is replayed tells nobody
+        self.replayed = Replayed() if replays else None
+        self.ahead: Ahead | None = None
+
+    @classmethod
+    def begin(cls, model: Generator, memory: Memory, search: Search, room: int | None = None) -> Run:
+        """After the first word. `room`: for so many words in the state, where those to come are kept elsewhere."""
+        run = cls(model, search, real=memory.tokens.real)
 
         def start() -> Tensor:
-            self.state, logits = model.start(memory, search.limit, search.hypotheses)
+            run.state, logits = model.start(memory, search.limit if room is None else room, search.hypotheses)
             return logits[:, None]
 
-        self._choose(start)
-        plain = isinstance(self.state, StackState) and not self.looks and search.tree is None  # what is replayed tells nobody
-        self.replayed = Replayed() if device == "cuda" and plain else None
-        self.ahead: Ahead | None = None
-        if guesser is not None and isinstance(self.state, StackState) and isinstance(search, Sampler):
-            self.ahead = Ahead(model, self.state, search, guesser)
+        run._choose(start)
+        return run
+
+    def guess_ahead(self, guesser: Guesser | None) -> None:
+        """For a lone source, from now on."""
+        if guesser is not None and isinstance(self.state, StackState) and isinstance(self.search, Sampler):
+            self.ahead = Ahead(self.model, self.state, self.search, guesser)
 
     def results(self) -> list[list[Hypothesis]]:
         while self.ahead is not None and self.ahead.going:
@@ -260,42 +273,21 @@ class _Run:
             return False
         if sum(open) <= self.drop_at * len(open):
             self._collect([not going for going in open])
-            stay = torch.tensor([place for place, going in enumerate(open) if going], device=self.model.device)
-            self.left = [self.left[place] for place in stay.tolist()]
-            self.search.keep(stay)
-            assert self.state is not None
-            self.state.keep(stay)
-            self.real = None if self.real is None else self.real.index_select(0, stay)
-            if self.replayed is not None:
-                self.replayed = Replayed()
+            stay = [place for place, going in enumerate(open) if going]
+            self.left = [self.left[place] for place in stay]
+            self.keep(torch.tensor(stay, device=self.model.device))
         return True
+
+    def keep(self, sources: Tensor) -> None:
+        """Only these sources are left, each as often as it is named."""
+        assert self.state is not None
+        self.search.keep(sources)
+        self.state.keep(sources)
+        self.real = None if self.real is None else self.real.index_select(0, sources)
+        if self.replayed is not None:
+            self.replayed = Replayed()
 
     def _collect(self, which: list[bool]) -> None:
         places = [place for place, wanted in enumerate(which) if wanted]
         found = self.search.results(torch.tensor(places, device=self.model.device))
         self.found |= {self.left[place]: hypotheses for place, hypotheses in zip(places, found, strict=True)}
-
-
-class Replayed:
-    """A position recorded as a CUDA graph, one for each size that attention reads, and replayed: no launch waits for Python."""
-
-    def __init__(self) -> None:
-        self.graphs: dict[int, Any] = {}
-        self.pool = torch.cuda.graph_pool_handle()
-        self.warm = False
-
-    def __call__(self, state: StackState, step: Callable[[], None]) -> None:
-        cache, new = state.cache, state.visible.shape[1]
-        if not self.warm:  # libraries set themselves up at the first call, which can't be recorded
-            step()
-            self.warm = True
-            return
-        reach = cache.span_with(new)
-        if reach in self.graphs:
-            cache.used += new
-        else:
-            self.graphs[reach] = graph = torch.cuda.CUDAGraph()
-            # One at a time, and other threads may go on meanwhile. Nothing outlives a replay, so all graphs may use the same memory.
-            with RECORDING, torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                step()
-        self.graphs[reach].replay()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.decoding.rows import Search
 from regard.decoding.rules import OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities
 from regard.decoding.settings import Sampling
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from regard.decoding.tree import Tree
 
 
-class Sampler:
+class Sampler(Search):
     """What has been written for a batch of sources, one hypothesis each. The counterpart of BeamSearch."""
 
+    rows = ("numbers", "history", "logs", "written", "words", "open", "stuck")
     hypotheses = 1
 
     def __init__(
@@ -33,21 +35,23 @@ class Sampler:
         given: Tensor | None = None,
         length_penalty: float = 0.0,
         tree: Tree | None = None,
+        room: int | None = None,
     ) -> None:
-        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding; `tree`: is told all."""
+        """`numbers` (sources,): what chance goes by; `given`: what was there before the first word, -1 at padding; `room`: for so many
+        words, where more are to come than these sources may write.
+        """
         self.sampling, self.steering, self.numbers, self.length_penalty = sampling, steering, numbers, length_penalty
         self.tree = tree
         device, sources = steering.limit.device, len(steering.limit)
-        self.limit = int(steering.limit.max())
+        self.limit = room or int(steering.limit.max())
         self.given = 0 if given is None else given.shape[1]
         self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)
         if given is not None:
             self.history[:, 0, : self.given] = given
         self.logs = torch.zeros(sources, self.limit, dtype=torch.double, device=device)
-        self.written = torch.zeros(1, dtype=torch.long, device=device)
-        self.length = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
+        self.written = torch.zeros(sources, dtype=torch.long, device=device)  # the end token counted
         self.words = torch.zeros(sources, 1, dtype=torch.long, device=device)
-        self.parents: Tensor | None = None
+        self.parents = None
         self.open = torch.ones(sources, dtype=torch.bool, device=device)
         self.broken = torch.zeros((), dtype=torch.bool, device=device)
         self.stuck = torch.zeros(sources, dtype=torch.bool, device=device)  # the rules left no word
@@ -68,22 +72,27 @@ class Sampler:
         if self.tree is not None:
             self.tree.draws(self, logs, steered, word)
         self.words.copy_(word)
-        self.history.index_copy_(2, self.given + self.written, torch.where(self.open, word[:, 0], -1)[:, None, None])
-        self.logs.index_copy_(1, self.written, logs[:, 0].gather(1, word).double())
-        self.length += self.open
-        self.written += 1
+        self._write(self.history[:, 0], self.given, word)
+        self._write(self.logs, 0, logs[:, 0].gather(1, word).double())
+        self.written += self.open
         self.open &= ~self.steering.is_end(word[:, 0]) & (self.written < self.steering.limit)
 
+    def _write(self, table: Tensor, before: int, new: Tensor) -> None:
+        """What is new (sources, 1) goes to the end of each row; whoever is done is left as it is."""
+        place = before + self.written.clamp(max=self.limit - 1)[:, None]
+        table.scatter_(1, place, torch.where(self.open[:, None], new, table.gather(1, place)))
+
     def keep(self, sources: Tensor) -> None:
-        for name in ("numbers", "history", "logs", "length", "words", "open", "stuck"):
-            setattr(self, name, getattr(self, name).index_select(0, sources))
-        self.steering = self.steering.keep(sources)
+        super().keep(sources)
         if self.tree is not None:
             self.tree.keep(sources)
 
+    def vacate(self, places: Tensor) -> None:
+        self.open[places] = False
+
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         words = self.history[sources, 0, self.given :].cpu()
-        rows = zip(words.tolist(), self.logs[sources].tolist(), self.length[sources].tolist(), strict=True)
+        rows = zip(words.tolist(), self.logs[sources].tolist(), self.written[sources].tolist(), strict=True)
         found = [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
         return [[] if stuck else each for each, stuck in zip(found, self.stuck[sources].tolist(), strict=True)]
 

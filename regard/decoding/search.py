@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decoding.rows import Search, put, write_at
 from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
 
@@ -106,6 +107,10 @@ class Finished:
         for name, tensor in vars(self).items():
             setattr(self, name, tensor.index_select(0, sources))
 
+    def seat(self, new: Finished, places: Tensor) -> None:
+        for name, tensor in vars(self).items():
+            put(tensor, getattr(new, name), places, *((0, 0) if name in ("words", "logs") else ()))
+
 
 def take(table: Tensor, places: Tensor) -> Tensor:
     """Entries of the third dimension: table (sources, groups, n, …) and places (sources, groups, m) to (sources, groups, m, …)."""
@@ -114,8 +119,10 @@ def take(table: Tensor, places: Tensor) -> Tensor:
     return table.gather(2, places)
 
 
-class BeamSearch:
+class BeamSearch(Search):
     """The open and finished hypotheses of a batch of sources. Groups are parts of a beam that are kept different; mostly there is one."""
+
+    rows = ("total", "history", "logs", "words", "parents", "open", "written")
 
     def __init__(
         self,
@@ -125,17 +132,18 @@ class BeamSearch:
         given: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         tree: Tree | None = None,
+        room: int | None = None,
     ) -> None:
         """`given`: what was there before the first word (sources, length), -1 at padding, for rules that look back.
 
-        `tree`: told of everything that is looked at.
+        `room`: for so many words, where more are to come than these sources may write.
         """
         self.beam, self.steering, self.tree = beam, steering, tree
-        self.groups, self.width = beam.groups, beam.size // beam.groups
+        self.hypotheses, self.groups, self.width = beam.size, beam.groups, beam.size // beam.groups
         # Of these, enough go on although every hypothesis may end in each way. With one place, what is second best never goes on.
         self.looked_at = 1 if self.width == 1 else (1 + len(steering.ends)) * self.width
         device, sources = steering.limit.device, len(steering.limit)
-        self.limit = int(steering.limit.max())
+        self.limit = room or int(steering.limit.max())
         self.total = torch.zeros(sources, self.groups, 1, dtype=torch.double, device=device)  # log P of the open ones; -inf: closed
         self.given = steering.given = 0 if given is None else given.shape[1]
         self.history = torch.full((sources, 1, self.given + self.limit), -1, device=device)  # (sources, hypotheses, given + limit)
@@ -144,15 +152,11 @@ class BeamSearch:
         self.logs = torch.zeros(sources, 1, self.limit, dtype=torch.promote_types(dtype, torch.float32), device=device)
         self.coverage: Tensor | None = None  # (sources, hypotheses, source length)
         self.finished = Finished.none(sources, self.groups, self.width, self.limit, self.logs.dtype, device)
-        self.written = torch.zeros(1, dtype=torch.long, device=device)
+        self.written = torch.zeros(sources, dtype=torch.long, device=device)
         self.words = torch.zeros(sources, beam.size, dtype=torch.long, device=device)
         self.parents = torch.zeros_like(self.words)
         self.open = torch.ones(sources, dtype=torch.bool, device=device)
         self.broken = torch.zeros((), dtype=torch.bool, device=device)
-
-    @property
-    def hypotheses(self) -> int:
-        return self.beam.size
 
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
         """From the logits (sources, hypotheses, vocabulary) of the next word to the words chosen and whose continuations they are.
@@ -207,7 +211,7 @@ class BeamSearch:
         """The best candidates of every bank in turn, a bank being those with as many tokens of the required words (Post & Vilar 2018)."""
         required = self.steering.rules.required
         owner = (torch.arange(words.shape[1], device=words.device) // each).clamp(max=histories.shape[1] - 1)
-        longer = histories.index_select(1, owner).index_copy(2, self.given + self.written, words[..., None])
+        longer = write_at(histories.index_select(1, owner), self.given + self.written, words)
         bank = progress(longer[..., self.given :], required)[0]
         order = rank.argsort(dim=1, descending=True, stable=True)
         banks = bank.gather(1, order)
@@ -221,14 +225,14 @@ class BeamSearch:
 
     def _go_on(self, found: Candidates, weights: Tensor | None, real: Tensor | None) -> None:
         """Finishes what ends among the best, keeps open the best of the rest, and closes sources that no open hypothesis can better."""
-        length = self.written + 1
+        length = (self.written + 1)[:, None, None]
         valid, ended = found.rank > OFF, self.steering.is_end(found.words)
-        last = (length == self.steering.limit)[:, None, None]
+        last = length == self.steering.limit[:, None, None]
         among_best = torch.arange(self.looked_at, device=ended.device) < self.width
         total = (take(self.total, found.parents) + found.log).masked_fill(~valid, OFF)
-        place = length - 1
-        history = self._of_parents(self.history, found.parents).index_copy(3, self.given + place, found.words[..., None])
-        logs = self._of_parents(self.logs, found.parents).index_copy(3, place, found.log[..., None])
+        place = self.written.clamp(max=self.limit - 1)  # whoever is done may be here a while longer
+        history = write_at(self._of_parents(self.history, found.parents), self.given + place, found.words)
+        logs = write_at(self._of_parents(self.logs, found.parents), place, found.log)
 
         score = total / length.double() ** self.beam.length_penalty
         coverage = None
@@ -278,13 +282,21 @@ class BeamSearch:
             setattr(self, name, value.clone())
 
     def keep(self, sources: Tensor) -> None:
-        """Only these sources are left."""
-        for name in ("total", "history", "logs", "coverage", "words", "parents", "open"):
-            tensor = getattr(self, name)
-            if tensor is not None:
-                setattr(self, name, tensor.index_select(0, sources))
+        super().keep(sources)
         self.finished.keep(sources)
-        self.steering = self.steering.keep(sources)
+        if self.coverage is not None:
+            self.coverage = self.coverage.index_select(0, sources)
+
+    def vacate(self, places: Tensor) -> None:
+        if self.history.shape[1] == 1:  # before the first word
+            self.total = self.total.repeat(1, 1, self.width)
+            self.history, self.logs = self.history.repeat(1, self.hypotheses, 1), self.logs.repeat(1, self.hypotheses, 1)
+        self.total[places] = OFF
+        self.open[places] = False
+
+    def seat(self, new: BeamSearch, places: Tensor) -> None:
+        super().seat(new, places)
+        self.finished.seat(new.finished, places)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         """The best hypotheses of these sources, at most n_best each, best first; none where the rules leave nothing to write."""

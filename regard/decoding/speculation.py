@@ -21,7 +21,7 @@ from regard.data.batch import Tokens
 from regard.decoding.sampling import Sampler, draw, probabilities, uniform
 from regard.errors import ConfigError
 from regard.models import Generator, LanguageModel
-from regard.models.base import StackState
+from regard.models.state import StackState
 from regard.nn.few import FEW
 
 MOST = FEW - 1  # guesses at once: with the word before them as many as are read in the fastest way

@@ -99,7 +99,7 @@ class Tree:
         `rank`: of those that are finished, -inf of the others; `places` (1, groups, width): of those that stay open, -1 for none; `closed`
         (1, groups): groups whose open hypotheses can't win any more.
         """
-        length = int(search.written) + 1
+        length = int(search.written[0]) + 1
         limit = int(search.steering.limit[0])
         least = min((value for value in found.rank[0].flatten().tolist() if value > OFF), default=OFF)
         fresh: list[tuple[Node, float]] = [(node, OFF) for node in self._off if node.rank > least]  # else no rule was needed
@@ -157,7 +157,9 @@ class Tree:
                     self._take(search, node, sample)
                 elif float(allowed[choice]) == OFF:
                     history = search.history[sample : sample + 1]
-                    node.rule = _rule(_of(search.steering, sample), logs[sample : sample + 1], history, search.written, choice)
+                    node.rule = _rule(
+                        _of(search.steering, sample), logs[sample : sample + 1], history, search.written[sample : sample + 1], choice
+                    )
                     node.state, node.reason = "pruned", "ruled out"
                 else:
                     node.state, node.reason = "pruned", "beaten" if greedy else "not drawn" if node.chance else "cut off"
@@ -168,7 +170,7 @@ class Tree:
             self._open[sample] = [numbers[id(node)]]
 
     def _take(self, search: Sampler, node: Node, sample: int) -> None:
-        length = int(search.written) + 1
+        length = int(search.written[sample]) + 1
         node.ended = node.word in search.steering.ends
         if node.ended or length == int(search.steering.limit[sample]):
             node.state, node.score = "finished", node.total / length**search.length_penalty

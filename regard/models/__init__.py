@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
-from regard.models.base import Generator, Memory, Network, State
+from regard.models.base import Generator, Memory, Network
 from regard.models.encoder import Encoder
 from regard.models.lm import LanguageModel
 from regard.models.rnn import RnnSeq2Seq
 from regard.models.seq2seq import Seq2Seq
+from regard.models.state import State
 
 __all__ = ["Encoder", "Generator", "LanguageModel", "Memory", "Network", "RnnSeq2Seq", "Seq2Seq", "State", "build"]
 

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from regard.config import ModelConfig
 from regard.data.batch import Tokens
 from regard.errors import ConfigError, ShapeError
+from regard.models.state import State
 from regard.nn import backends
-from regard.nn.cache import Cache, CacheView, KeyValues
 from regard.nn.masks import Boundaries, Causal, Documents, Full, Mask, Padding, Prefix, Rule
-
-CLEAR_EVERY = 16  # slots, of all hypotheses of a source
 
 
 class Network(nn.Module):
@@ -53,18 +51,6 @@ class Memory:
         )
 
 
-class State(ABC):
-    """Where decoding stands: for each source its open hypotheses, as many for each. `step` writes into it."""
-
-    @abstractmethod
-    def select(self, parents: Tensor) -> None:
-        """Hypothesis k of each source now is what hypothesis parents[source, k] was; there may be more of them, or fewer."""
-
-    @abstractmethod
-    def keep(self, sources: Tensor) -> None:
-        """Only these sources are left."""
-
-
 class Generator(Network, ABC):
     """A model that writes: position by position, from logits over its vocabulary.
 
@@ -93,105 +79,6 @@ class Generator(Network, ABC):
     def looks(self, taps: Mapping[str, Tensor]) -> Tensor:
         """How much each hypothesis looked at each source word (sources, hypotheses, source length), from what `record` collected."""
         raise ConfigError(f"a model of kind '{self.config.kind}' looks at no source, so there is nothing to align")
-
-
-@dataclass
-class StackState(State):
-    """A Transformer's: the cache of its decoder, and each layer's keys and values of the source, kept once per source."""
-
-    cache: Cache
-    visible: Tensor  # (sources, hypotheses, capacity): the slots where the words of each hypothesis stand
-    lengths: Tensor  # (sources,), words so far, the prompt's or the start token among them
-    memory: list[KeyValues] | None = None
-    memory_mask: Mask | None = None
-    window: int | None = None
-    context: int | None = None  # no position is given beyond it: rows that are done go on with the others for a while
-    cleared: int = 0  # slots in use when it was last looked which of them are needed
-
-    @classmethod
-    def begin(cls, cache: Cache, lengths: Tensor, *, window: int | None = None, context: int | None = None) -> StackState:
-        """After prompts of these lengths, padded on the right, have been put into the first slots."""
-        slots = torch.arange(cache.capacity, device=lengths.device)
-        return cls(cache, (slots < lengths[:, None])[:, None], lengths.clone(), window=window, context=context)
-
-    def place(self, ids: Tensor) -> tuple[Tensor, Tensor, Mask]:
-        """Slots (hypotheses,), positions (sources, hypotheses) and mask of the next word of each hypothesis."""
-        check_words(ids, *self.visible.shape[:2])
-        positions = self.lengths[:, None].repeat(1, ids.shape[1])
-        if self.context is not None:
-            positions = positions.clamp(max=self.context - 1)
-        slots = self.cache.claim(positions)
-        self.visible.scatter_(2, slots[None, :, None].expand(*ids.shape, 1), True)
-        self.lengths += 1
-        return slots, positions, self._mask(self.visible[:, :, : self.cache.span_with(0)], positions)
-
-    def place_row(self, ids: Tensor) -> tuple[Tensor, Tensor, Mask]:
-        """The same for several words (sources, n) in a row, for sources of one hypothesis."""
-        count = ids.shape[1]
-        check_words(ids[:, :1], *self.visible.shape[:2])
-        positions = self.lengths[:, None] + torch.arange(count, device=ids.device)
-        slots = self.cache.claim(positions)
-        keys = torch.arange(self.cache.reach, device=ids.device)
-        new = (keys <= slots[:, None]) & (keys >= slots[0])  # (n, reach): those before it, and itself
-        visible = self.visible[:, :, : self.cache.reach] | new
-        self.visible.index_fill_(2, slots, True)
-        self.lengths += count
-        return slots, positions, self._mask(visible, positions)
-
-    def forget(self, count: int) -> None:
-        """Takes back the words read last, so many of them, for sources of one hypothesis."""
-        self.visible[:, :, self.cache.used - count : self.cache.used] = False
-        self.lengths -= count
-        self.cache.forget(count)
-
-    def _mask(self, visible: Tensor, positions: Tensor) -> Mask:
-        if self.window is not None:
-            visible = visible & (positions[:, :, None] - self.cache.positions[:, None, : visible.shape[2]] < self.window)
-        return Mask(visible[:, None])
-
-    def view(self, slots: Tensor, mask: Mask) -> CacheView:
-        """The cache as a pass with this mask sees it."""
-        assert mask.visible is not None
-        return self.cache.view(slots, mask.visible.shape[3])
-
-    def select(self, parents: Tensor) -> None:
-        chosen = self.visible.gather(1, parents[:, :, None].expand(-1, -1, self.visible.shape[2]))
-        if chosen.shape == self.visible.shape:
-            self.visible.copy_(chosen)  # buffers stay where they are
-        else:
-            self.visible = chosen
-        if self.cache.key.device.type == "cpu" and parents.shape[1] > 1:
-            self._clear()
-
-    def _clear(self) -> None:
-        """Frees slots that no hypothesis can see any more, once they are as many as those that one can."""
-        used = self.cache.used
-        if used < self.cleared + CLEAR_EVERY:
-            return
-        live = self.visible[:, :, :used].any(1)
-        most = int(live.sum(1).max())
-        self.cleared = used
-        if 2 * most <= used:
-            slots = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-            self.cache.gather(slots)
-            chosen = self.visible[:, :, :used].gather(2, slots[:, None].expand(-1, self.visible.shape[1], -1))
-            self.visible.zero_()
-            self.visible[:, :, :most] = chosen
-            self.cleared = most
-
-    def keep(self, sources: Tensor) -> None:
-        self.cache.keep(sources)
-        self.visible, self.lengths = self.visible.index_select(0, sources), self.lengths.index_select(0, sources)
-        if self.memory is not None:
-            self.memory = [KeyValues(key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory]
-            self.memory_mask = take_rows(self.memory_mask, sources)
-
-
-def take_rows(mask: Mask | None, rows: Tensor) -> Mask | None:
-    """The mask of some rows of a batch."""
-    if mask is None or mask.visible is None or mask.visible.shape[0] == 1:
-        return mask
-    return Mask(mask.visible.index_select(0, rows), None if mask.blind is None else mask.blind.index_select(0, rows))
 
 
 def boundaries(tokens: Tokens) -> Boundaries:
@@ -241,13 +128,6 @@ def left_aligned(tokens: Tokens) -> Tokens:
         return tokens
     order = (~tokens.real).long().argsort(dim=1, stable=True)
     return Tokens(tokens.ids.gather(1, order), tokens.real.gather(1, order), tail=True)
-
-
-def check_words(ids: Tensor, sources: int, hypotheses: int) -> None:
-    if ids.shape[0] != sources:
-        raise ShapeError(f"the state has {sources} rows and {ids.shape[0]} were given; each goes on where it stood, so give all of them")
-    if ids.shape[1] != hypotheses:
-        raise ShapeError(f"the state has {hypotheses} hypotheses a source, but words for {ids.shape[1]} were given; give each its own")
 
 
 def check_length(length: int, context: int, what: str) -> None:

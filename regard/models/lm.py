@@ -8,7 +8,8 @@ from torch import Tensor
 from regard.config import LanguageModelConfig
 from regard.data.batch import Tokens
 from regard.errors import ConfigError, ShapeError
-from regard.models.base import Generator, Memory, StackState, State, check_length, left_aligned, self_mask
+from regard.models.base import Generator, Memory, check_length, left_aligned, self_mask
+from regard.models.state import StackState, State
 from regard.nn import backends
 from regard.nn.cache import Cache
 from regard.nn.embedding import Deembedder, Embedder

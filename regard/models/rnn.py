@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.errors import ShapeError
-from regard.models.base import Generator, Memory, State, check_length, check_words, left_aligned, padding_mask, take_rows
+from regard.models.base import Generator, Memory, check_length, left_aligned, padding_mask
+from regard.models.state import State, check_words, take_rows
 from regard.nn import backends
 from regard.nn.embedding import Deembedder, Embedder
 from regard.nn.recurrent import Hidden, Looked, RecurrentDecoder, RecurrentEncoder

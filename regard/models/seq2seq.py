@@ -9,7 +9,8 @@ from torch import Tensor
 
 from regard.config import Seq2SeqConfig
 from regard.data.batch import Tokens
-from regard.models.base import Generator, Memory, StackState, State, check_length, cross_mask, padding_mask, self_mask
+from regard.models.base import Generator, Memory, check_length, cross_mask, padding_mask, self_mask
+from regard.models.state import StackState, State
 from regard.nn import backends
 from regard.nn.cache import Cache
 from regard.nn.embedding import Deembedder, Embedder
@@ -69,7 +70,7 @@ class Seq2Seq(Generator):
         check_length(room, self.config.context, "the target to be decoded")
         rows, device = memory.states.shape[0], memory.states.device
         cache = Cache.of(self.config, self.decoder, rows, 1 + room * hypotheses, hypotheses)  # the start token takes a place too
-        state = StackState.begin(cache, torch.zeros(rows, dtype=torch.long, device=device))
+        state = StackState.begin(cache, torch.zeros(rows, dtype=torch.long, device=device), context=self.config.context)
         state.memory, state.memory_mask = self.decoder.keys_values(memory.states), padding_mask(memory.tokens)
         begin = torch.full((rows, 1), self.config.start_token, device=device)
         return state, self.step(begin, state)[:, -1]

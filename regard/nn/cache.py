@@ -96,6 +96,19 @@ class Cache:
         whole = served_on_gpu(weight.device, weight.dtype, config.key_width, together) and config.positions not in ("alibi", "relative")
         return cls(layers, rows, kv_heads, capacity, config.key_width, dtype=weight.dtype, device=weight.device, whole=whole)
 
+    def empty(self, rows: int, capacity: int) -> Cache:
+        """One of the same kind with nothing in it."""
+        layers, _, kv_heads, _, width = self.key.shape
+        return Cache(layers, rows, kv_heads, capacity, width, dtype=self.key.dtype, device=self.key.device, whole=self.whole)
+
+    def seat(self, new: Cache, rows: Tensor) -> None:
+        """What another has of its rows goes to these, into the same slots."""
+        self.key[:, rows, :, : new.used] = new.key[:, :, :, : new.used]
+        self.value[:, rows, :, : new.used] = new.value[:, :, :, : new.used]
+        self.positions[rows, : new.used] = new.positions[:, : new.used]
+        self.next.clamp_(min=new.used)
+        self.used = max(self.used, new.used)
+
     @property
     def capacity(self) -> int:
         return self.key.shape[3]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from regard.cli.lines import LINES_AT_ONCE
 from regard.door import Model
 from tests.cli.running import Done, run
 from tests.door.trained import POEM, digits, reviews
@@ -88,7 +89,7 @@ def test_batches_do_not_matter(bundle: Bundles, monkeypatch: pytest.MonkeyPatch)
     for more in (["--beam-size", "2"], ["--temperature", "1", "--seed", "7"], ["--mbr", "3"]):
         outputs = set()
         for size in (5, 2048):
-            monkeypatch.setattr("regard.cli.lines.LINES_AT_ONCE", size)
+            monkeypatch.setitem(LINES_AT_ONCE, "cpu", size)
             done = run("translate", "-m", bundle("translator"), "--to", "same", *more, stdin="\n".join(lines_of(70)))
             assert len(done.lines) == 70
             outputs.add(done.out)
@@ -352,7 +353,7 @@ def test_errors(bundle: Bundles, tmp_path: Path, arguments: list[str], says: lis
 
 
 def test_an_error_midway_leaves_a_file_alone(bundle: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.cli.lines.LINES_AT_ONCE", 2)
+    monkeypatch.setitem(LINES_AT_ONCE, "cpu", 2)
     lines = tmp_path / "lines.txt"
     lines.write_text("a [MASK]\nb [MASK]\nc [MASK]\nnothing\n")
     done = run("fill", "-m", bundle("guesser"), "--input", lines, "--output", tmp_path / "out")

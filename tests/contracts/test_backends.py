@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.config import LanguageModelConfig, Seq2SeqConfig
 from regard.errors import ConfigError, MaskError
-from regard.models.base import StackState
+from regard.models.state import StackState
 from regard.nn import using
 from regard.nn.attention import Attention
 from regard.nn.backends import BACKENDS, choose

@@ -17,8 +17,8 @@ from regard.decoding.runner import decode
 from regard.decoding.search import BLOCK, likeliest, log_probabilities
 from regard.decoding.settings import GREEDY, Beam, Method, Rules, Sampling
 from regard.decoding.tree import Tree
-from regard.models import base
-from regard.models.base import StackState
+from regard.models import state
+from regard.models.state import StackState
 from regard.nn.cache import Cache
 from tests.decoding import plain
 from tests.decoding.lively import KINDS, SOURCES, assert_same, decoded, lively
@@ -42,9 +42,9 @@ def test_freeing_slots_changes_nothing(kind: str, method: Beam, monkeypatch: pyt
 
     monkeypatch.setattr(Cache, "gather", counted)
     found = {}
-    for every in (NEVER, 1, 4, base.CLEAR_EVERY):
+    for every in (NEVER, 1, 4, state.CLEAR_EVERY):
         freed.clear()
-        monkeypatch.setattr(base, "CLEAR_EVERY", every)
+        monkeypatch.setattr(state, "CLEAR_EVERY", every)
         found[every] = [outputs for part in batches for outputs in decoded(model, part, method, rules)]
         assert bool(freed) == (every != NEVER)
         assert all(count > 0 for count in freed)
@@ -55,9 +55,9 @@ def test_freeing_slots_changes_nothing(kind: str, method: Beam, monkeypatch: pyt
 @pytest.mark.parametrize("kind", ["relative", "rotary", "window"])
 def test_nor_for_a_model_that_is_packed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rules = lively(kind, torch.float32), Rules(max_length=30, min_length=8)
-    monkeypatch.setattr(base, "CLEAR_EVERY", NEVER)
+    monkeypatch.setattr(state, "CLEAR_EVERY", NEVER)
     wanted = decoded(model, SOURCES[:20], Beam(size=4), rules)
-    monkeypatch.setattr(base, "CLEAR_EVERY", 1)
+    monkeypatch.setattr(state, "CLEAR_EVERY", 1)
     assert_same(decoded(packed(model, FloatProduct), SOURCES[:20], Beam(size=4), rules), wanted, 1e-4)
 
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from regard.data.batch import Tokens
-from regard.decoding import runner
-from regard.decoding.runner import Replayed, stream
+from regard.decoding import many, runner, table
+from regard.decoding.many import decode_many
+from regard.decoding.replay import Replayed
+from regard.decoding.runner import stream
 from regard.decoding.sampling import Sampler, uniform
 from regard.decoding.search import BeamSearch
 from regard.decoding.settings import GREEDY, Beam, Method, Rules, Sampling
@@ -93,6 +95,34 @@ def test_words_and_scores_are_those_of_the_cpu(kind: str, name: str, graphs: typ
     else:  # all positions but the first and the one that warms up, unless all were done before
         assert graphs.recorded >= 1
         assert graphs.replayed >= 3
+
+
+@pytest.mark.parametrize("slack", [1.0, table.SLACK])
+@pytest.mark.parametrize("name", ["greedy", "beam", "groups", "sampling"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in RECURRENT])
+def test_sources_come_and_go(kind: str, name: str, slack: float, graphs: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a table of few seats, whose positions go on being replayed whoever sits there."""
+    monkeypatch.setitem(many.ROWS, DEVICE, 24)
+    monkeypatch.setattr(table, "SLACK", slack)
+    monkeypatch.setitem(runner.CHECK_EVERY, DEVICE, 3)
+    tables: list[table.Size] = []
+    begin = table.Table.__init__
+    monkeypatch.setattr(table.Table, "__init__", lambda self, model, size, *rest: tables.append(size) or begin(self, model, size, *rest))
+    sources, rules = [[*source] for source in SOURCES], Rules(max_length=LONGEST)
+    want = decoded(on_cpu(kind), SOURCES, METHODS[name], numbers=range(len(SOURCES)))
+    assert_same(decode_many(moved(kind), sources, METHODS[name], rules), want, WITHIN)
+    assert tables
+    assert graphs.replayed > 3 * graphs.recorded
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["before", "gpt2"])
+def test_and_in_half_precision_what_is_as_probable(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(many.ROWS, DEVICE, 24)
+    sources, rules = [[*source] for source in SOURCES], Rules(max_length=LONGEST)
+    exact = [outputs[0].score for outputs in decoded(on_cpu(kind), SOURCES, METHODS["beam"])]
+    found = decode_many(copy.deepcopy(moved(kind)).to(dtype), sources, METHODS["beam"], rules)
+    assert sum(abs(one - outputs[0].score) for one, outputs in zip(exact, found, strict=True)) / len(exact) < 0.1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -172,7 +172,7 @@ def test_several_hypotheses_are_sorted_and_differ(kind: str, length_penalty: flo
 @pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
 def test_the_best_is_that_of_a_search_that_never_stops(kind: str, length_penalty: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, steps = lively(kind), Counted(monkeypatch, runner._Run, "position")
+    model, steps = lively(kind), Counted(monkeypatch, runner.Run, "position")
     early = 0
     for source in SOURCES[3:5]:
         steps.calls.clear()

@@ -15,7 +15,7 @@ from regard.decoding.lean import LeanAttention, LeanStack
 from regard.decoding.pack import packed
 from regard.decoding.products import FloatProduct, available
 from regard.models import Generator, Seq2Seq
-from regard.models.base import StackState
+from regard.models.state import StackState
 from regard.nn import record, using
 from regard.nn.few import FEW
 from tests.decoding.lively import KINDS, lively

@@ -84,7 +84,7 @@ def scores_for(table: Tensor, seed: int) -> Tensor:
 
 def applied(rules: Rules, scores: Tensor, table: Tensor, written: int, prefixes: list[list[int]] | None = None) -> Tensor:
     steering = Steering.of(rules, [0] * len(table), END, prefixes=prefixes)
-    return steering.apply(scores.clone(), table, torch.tensor([written]))
+    return steering.apply(scores.clone(), table, torch.full((len(table),), written))
 
 
 SEEDS = st.integers(0, 1000)

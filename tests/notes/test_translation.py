@@ -11,7 +11,7 @@ from regard.data.batch import Tokens
 from regard.decoding.runner import decode
 from regard.decoding.settings import GREEDY, Beam, Length, Rules
 from regard.models import Generator, LanguageModel, Memory, RnnSeq2Seq, Seq2Seq, State
-from regard.models.base import StackState
+from regard.models.state import StackState
 from regard.training.loss import cross_entropy
 
 PAD, START, END = 0, 1, 2
