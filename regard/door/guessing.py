@@ -46,7 +46,7 @@ def _draft(model: Model, asked: str | Path | Model) -> Generator:
             f"{draft.name} can {', '.join(draft.verbs)}, so it can't guess for {model.name}; take a smaller model of its kind"
         )
     for own, other in ((model.tokenizer, draft.tokenizer), (model.source_tokenizer, draft.source_tokenizer)):
-        if own is not other and own.pieces(range(own.size)) != other.pieces(range(other.size)):
+        if own.fingerprint != other.fingerprint and own.pieces(range(own.size)) != other.pieces(range(other.size)):
             raise ConfigError(
                 f"{draft.name} and {model.name} have different tokenizers, so one can't guess for the other; "
                 "take a draft that was made with the same tokenizer"
