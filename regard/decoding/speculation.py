@@ -27,8 +27,9 @@ from regard.nn.few import FEW
 MOST = FEW - 1  # guesses at once: with the word before them as many as are read in the fastest way
 LONGEST = 4  # words that a guess goes by, at most
 WORD = 0.04  # of a pass, that each further word in it takes
-HOPES = (0.1, 0.1, 0.35, 0.5, 0.75)  # how often guesses are right that go by none, one, … LONGEST words, before any was looked at
+HOPES = (0.05, 0.05, 0.35, 0.5, 0.75)  # how often guesses are right that go by none, one, … LONGEST words, before any was looked at
 FRESH = 0.1  # how much the latest counts, at least; the first ones count more
+GAIN = 1.05  # times as many words a second are worth a try; less is lost in what can't be foreseen
 REST = 32  # positions without a guess, where guessing takes time and has not paid
 
 
@@ -156,7 +157,7 @@ class Pace:
         """The number of guesses that brings most words a second; 0 if none does."""
         one = min(self.plain, default=min(self.ahead, default=1.0))
         first, each = max(1.0, min(self.ahead, default=one) / one), WORD + min(self.guessed, default=0.0) / one
-        best, count, expected, chance = 1.0, 0, 1.0, 1.0
+        best, count, expected, chance = GAIN, 0, 1.0, 1.0
         for ahead in range(1, MOST + 1):
             chance *= self.rates[min(known + ahead - 1, LONGEST)]
             expected += chance
