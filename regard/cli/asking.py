@@ -11,7 +11,7 @@ import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
 from regard.cli.chatting import continue_aloud, converse, lines_typed, typed
-from regard.cli.lines import Machine, check_attention, data_file, each_line, given, named_model, pair_of, writing
+from regard.cli.lines import Machine, check_attention, data_file, each_line, given, guessing, named_model, pair_of, writing
 from regard.cli.music import is_piece, write_piece
 from regard.cli.options import (
     MODEL_HELP,
@@ -39,6 +39,7 @@ from regard.cli.options import (
     Require,
     Samples,
     Seed,
+    Speculate,
     Temperature,
     Texts,
     To,
@@ -128,6 +129,7 @@ def generate(
     attention: Attention = False,
     chat: Annotated[bool, typer.Option("--chat", help="Hold a conversation, each prompt or line being your turn.")] = False,
     system: Annotated[str | None, typer.Option(help="With --chat: what the model is told before anybody speaks.")] = None,
+    speculate: Speculate = None,
     precision: Precision = PrecisionName.AUTO,
     device: Device = None,
 ) -> None:
@@ -137,12 +139,13 @@ def generate(
     With --chat, a model that was taught conversations replies and remembers what was said.
     A model of music writes a piece with --output piece.mid, from nothing or from --input primer.mid.
     """
+    machine = Machine(device, precision)
     options = given(
         max_length=max_length, min_length=min_length, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, no_repeat=no_repeat, samples=samples, seed=seed, ban=ban, require=require,
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, groups=groups, diversity=diversity, mbr=mbr,
+        speculate=guessing(speculate, machine),
     )  # fmt: skip
-    machine = Machine(device, precision)
     if chat:
         converse(named_model("generate", model, machine), prompt, system, input, output, format, options)
         return

@@ -56,6 +56,15 @@ def named_model(verb: str, folder: Path | None, machine: Machine, messages: Mess
     return model
 
 
+def guessing(asked: str | None, machine: Machine) -> str | Model | None:
+    """Who guesses words ahead; a draft model is loaded once for all lines."""
+    if asked in (None, "off", "ngram"):
+        return asked
+    from regard.door.guessing import draft_of
+
+    return draft_of(asked, machine.device)
+
+
 def each_line(
     verb: str,
     texts: Sequence[str] | None,

@@ -67,4 +67,11 @@ Ban = Annotated[
 Require = Annotated[
     list[str] | None, typer.Option(help="A word that must be written (with a beam); may be given again.", rich_help_panel=RULES)
 ]
+Speculate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram|off|DRAFT",
+        help="Guess words ahead, for speed alone: by what stood in the text before, or with a smaller model that has the same tokenizer.",
+    ),
+]
 Prefix = Annotated[str | None, typer.Option(help="What each output must begin with.", rich_help_panel=RULES)]

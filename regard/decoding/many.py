@@ -17,6 +17,7 @@ from regard.decoding.line import Found, decode_in_lines, lines_of
 from regard.decoding.runner import decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.decoding.speculation import Speculation
 from regard.decoding.table import SLACK, comes_and_goes
 from regard.decoding.tree import Tree
 from regard.errors import RegardError
@@ -39,13 +40,14 @@ def decode_many(
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
+    speculation: Speculation | None = None,
 ) -> list[list[Hypothesis]]:
     """What `decode` gives for each source, whatever else is decoded with it, but for rounding in int8 or half precision.
 
-    Nothing where the rules leave nothing to write.
+    Nothing where the rules leave nothing to write. `speculation`: for a source that is alone.
     """
     method, rules = method or Beam(), rules or Rules()
-    load = Load(model, method, rules)
+    load, speculation = Load(model, method, rules), speculation if len(sources) == 1 else None
 
     def decoded(part: Sequence[int]) -> list[list[Hypothesis]]:
         crew = min(len(part), crew_for(len(part) * load.hypotheses)) if load.on_cpu and tree is None else 1
@@ -59,7 +61,7 @@ def decode_many(
         tokens = _together([sources[index] for index in part], model)
         begun = None if prefixes is None else [prefixes[index] for index in part]
         own = part if numbers is None else [numbers[index] for index in part]
-        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree)
+        return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree, speculation=speculation)
 
     def decoded_in_batches(left: Sequence[int]) -> list[list[Hypothesis]]:
         return in_batches([len(sources[index]) for index in left], load.fits, lambda part: decoded([left[place] for place in part]))

@@ -18,9 +18,10 @@ from regard.decoding.rules import Steering, nothing_left
 from regard.decoding.sampling import Sampler
 from regard.decoding.search import BeamSearch, Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
+from regard.decoding.speculation import Ahead, Guesser, Speculation
 from regard.decoding.tree import Tree
 from regard.errors import ConfigError, RegardError, ShapeError
-from regard.models import Generator, LanguageModel, Memory, State
+from regard.models import Generator, LanguageModel, Memory, RnnSeq2Seq, State
 from regard.models.state import StackState
 from regard.nn import record, using
 
@@ -39,12 +40,14 @@ def decode(
     numbers: Sequence[int] | None = None,
     partial: bool = False,
     tree: Tree | None = None,
+    speculation: Speculation | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source its hypotheses, best first: n_best of a beam, or as many samples as were asked for.
 
     `prefixes`: what each output must begin with; `numbers`: what chance goes by for each source, its place in the batch by default.
     A source for which the rules leave nothing to write is an error; with `partial` it has no hypotheses, and the others theirs.
-    `tree`: is told of everything that is looked at, for a lone source; it changes nothing.
+    `tree`: is told of everything that is looked at, for a lone source; it changes nothing. `speculation`: guesses words ahead, for a lone
+    source with one hypothesis; several are read together anyway.
     """
     method, rules = method or Beam(), rules or Rules()
     _check(model, source, rules, prefixes, numbers)
@@ -57,7 +60,9 @@ def decode(
         memory = memory.take(rows)
         prefixes = None if prefixes is None else [prefix for prefix in prefixes for _ in range(samples)]
     search = make_search(model, memory.tokens, method, rules, prefixes, _numbers(numbers, rows, samples), tree)
-    found = Run.begin(model, memory, search).results()
+    run = Run.begin(model, memory, search)
+    run.guess_ahead(_guesser(speculation, model, source, search))
+    found = run.results()
     together = [[hypothesis for row in found[start : start + samples] for hypothesis in row] for start in range(0, len(found), samples)]
     if not partial and not all(together):
         raise ConfigError(f"source {together.index([]) + 1}: {nothing_left(rules)}")
@@ -132,7 +137,25 @@ def _from_the_right(prompt: Tokens) -> Tensor:
     return prompt.ids.masked_fill(~prompt.real, -1).gather(1, order)
 
 
-def stream(model: Generator, source: Tokens, sampling: Sampling | None = None, rules: Rules | None = None) -> Iterator[int]:
+def _guesser(speculation: Speculation | None, model: Generator, source: Tokens, search: Search) -> Guesser | None:
+    if speculation is None:
+        return None
+    if not isinstance(search, Sampler):
+        raise ConfigError("words can be guessed ahead for one hypothesis, and a beam has several; use a beam of 1, or sampling")
+    if isinstance(model, RnnSeq2Seq):
+        raise ConfigError("a recurrent model can't take back what it has read, so no words can be guessed ahead; leave speculation out")
+    lone = len(search.numbers) == 1 and search.tree is None  # a tree is told position by position
+    return speculation(model, source, search) if lone else None
+
+
+def stream(
+    model: Generator,
+    source: Tokens,
+    sampling: Sampling | None = None,
+    rules: Rules | None = None,
+    *,
+    speculation: Speculation | None = None,
+) -> Iterator[int]:
     """The words of one source as they are chosen; the end token is not given."""
     sampling = sampling or Sampling(temperature=0)
     _check(model, source, rules or Rules())
@@ -141,15 +164,17 @@ def stream(model: Generator, source: Tokens, sampling: Sampling | None = None, r
         search = make_search(model, memory.tokens, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
         assert isinstance(search, Sampler)
         run = Run.begin(model, memory, search)
+        run.guess_ahead(_guesser(speculation, model, source, search))
     while True:
         with torch.inference_mode():
             run.check()
-            word, going = int(search.words[0, 0]), bool(search.open[0])
-            if bool(search.stuck[0]):
-                raise ConfigError(nothing_left(search.steering.rules))
-        if word in search.steering.ends:
-            return
-        yield word
+            words, going, stuck = run.chosen, bool(search.open[0]), bool(search.stuck[0])
+        for word in words[:-1] if stuck else words:
+            if word in search.steering.ends:
+                return
+            yield word
+        if stuck:
+            raise ConfigError(nothing_left(search.steering.rules))
         if not going:
             return
         with torch.inference_mode():
@@ -169,6 +194,7 @@ class Run:
         self.check_every, self.drop_at = CHECK_EVERY.get(device, 1), DROP_AT.get(device, 0.5)
         replays = device == "cuda" and not self.looks and search.tree is None  # what is replayed tells nobody
         self.replayed = Replayed() if replays else None
+        self.ahead: Ahead | None = None
 
     @classmethod
     def begin(cls, model: Generator, memory: Memory, search: Search, room: int | None = None) -> Run:
@@ -182,8 +208,16 @@ class Run:
         run._choose(start)
         return run
 
+    def guess_ahead(self, guesser: Guesser | None) -> None:
+        """For a lone source, from now on."""
+        if guesser is not None and isinstance(self.state, StackState) and isinstance(self.search, Sampler):
+            self.ahead = Ahead(self.model, self.state, self.search, guesser)
+
     def results(self) -> list[list[Hypothesis]]:
-        for position in range(1, self.search.limit):
+        while self.ahead is not None and self.ahead.going:
+            self.check()
+            self.position()
+        for position in range(1, self.search.limit if self.ahead is None else 1):
             if position % self.check_every == 0:
                 self.check()
                 if not self._drop_finished():
@@ -193,8 +227,19 @@ class Run:
         self._collect([True] * len(self.left))
         return [self.found[number] for number in range(len(self.found))]
 
+    @property
+    def chosen(self) -> list[int]:
+        """The words that the last position gave a lone source."""
+        return [int(self.search.words[0, 0])] if self.ahead is None else self.ahead.chosen
+
     def position(self) -> None:
         """Reads the words chosen last and chooses the next."""
+        if self.ahead is None:
+            self._plain_position()
+        else:
+            self.ahead.position(self._plain_position)
+
+    def _plain_position(self) -> None:
         state = self.state
         assert state is not None
         if self.replayed is not None and isinstance(state, StackState):

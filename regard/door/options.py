@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
 from regard.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from regard.door import Model
 
 
 class Options(TypedDict, total=False):
@@ -32,6 +36,7 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     ban: Sequence[str] | str
     require: Sequence[str] | str
+    speculate: str | Path | Model  # guess words ahead: by "ngram", by a draft model or its bundle, or "off"
 
 
 BEAM = {"beam_size": "size"} | {name: name for name in ("length_penalty", "n_best", "coverage", "groups", "diversity")}

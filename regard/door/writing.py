@@ -15,7 +15,9 @@ from regard.decoding.rules import nothing_left
 from regard.decoding.runner import stream as stream_tokens
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
+from regard.decoding.speculation import Speculation
 from regard.decoding.tree import Tree
+from regard.door.guessing import speculation_of
 from regard.door.music import grammar_of
 from regard.door.options import Options, chosen
 from regard.door.results import NOTHING, Attention, Written
@@ -52,7 +54,8 @@ def translate(
     method, rules = chosen(options, Beam(), own_rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
     tags = language(model, to) if to is None or isinstance(to, str) else [language(model, each) for each in to]
     parts = in_parts(model, texts, tags, first)
-    found = _decoded(model, parts, prefixes_of(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree)
+    ahead = speculation_of(model, options, method)
+    found = _decoded(model, parts, prefixes_of(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree, ahead)
     if options.get("mbr"):
         found = [[most_agreed(model.tokenizer, hypotheses) for hypotheses in own] for own in found]
     _check_found([hypotheses for own in found for hypotheses in own], rules)
@@ -126,12 +129,14 @@ def _decoded(
     rules: Rules,
     given: Sequence[int],
     tree: Tree | None = None,
+    speculation: Speculation | None = None,
 ) -> list[list[list[Hypothesis]]]:
     """The hypotheses for each part of each text."""
     numbers = [each for number, own in zip(given, parts, strict=True) for each in numbers_of(number, len(own))]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
     sources = list(chain.from_iterable(parts))
-    found = iter(decode_many(model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree))
+    decoded = decode_many(model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation)
+    found = iter(decoded)
     return [[next(found) for _ in own] for own in parts]
 
 
@@ -193,7 +198,8 @@ def generate(
 ) -> list[Written]:
     method, rules = chosen(options, DRAWN, own_rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
-    found = decode_many(model.writer, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree)
+    ahead = speculation_of(model, options, method)
+    found = decode_many(model.writer, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree, speculation=ahead)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
@@ -230,7 +236,8 @@ def stream_ids(model: Model, prompt: Prompt, options: Options) -> tuple[list[int
             raise ConfigError("a beam knows its best words only at the end, so they can't be streamed; leave beam_size out")
         method = Sampling(temperature=0)
     [ids] = prompt_ids(model, [prompt])
-    return ids, stream_tokens(model.writer, Tokens(torch.tensor([ids], device=model.device)), method, rules)
+    ahead = speculation_of(model, options, method)
+    return ids, stream_tokens(model.writer, Tokens(torch.tensor([ids], device=model.device)), method, rules, speculation=ahead)
 
 
 def text_of(tokenizer: Tokenizer, given: list[int], words: Iterator[int]) -> Iterator[str]:

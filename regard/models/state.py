@@ -70,6 +70,12 @@ class StackState(State):
         self.lengths += count
         return slots, positions, self._mask(visible, positions)
 
+    def forget(self, count: int) -> None:
+        """Takes back the words read last, so many of them, for sources of one hypothesis."""
+        self.visible[:, :, self.cache.used - count : self.cache.used] = False
+        self.lengths -= count
+        self.cache.forget(count)
+
     def _mask(self, visible: Tensor, positions: Tensor) -> Mask:
         if self.window is not None:
             visible = visible & (positions[:, :, None] - self.cache.positions[:, None, : visible.shape[2]] < self.window)

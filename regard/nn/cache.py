@@ -128,6 +128,11 @@ class Cache:
         self.used += count
         return slots
 
+    def forget(self, count: int) -> None:
+        """The slots claimed last are free again, so many of them."""
+        self.next -= count
+        self.used -= count
+
     @property
     def reach(self) -> int:
         """How many slots attention must read, in whole steps."""
