@@ -14,7 +14,7 @@ from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.decoding.crew import ENOUGH, beside, crew_for
 from regard.decoding.line import Found, decode_in_lines, lines_of
-from regard.decoding.runner import decode
+from regard.decoding.runner import check_wishes, decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
 from regard.decoding.speculation import Speculation
@@ -66,6 +66,7 @@ def decode_many(
     def decoded_in_batches(left: Sequence[int]) -> list[list[Hypothesis]]:
         return in_batches([len(sources[index]) for index in left], load.fits, lambda part: decoded([left[place] for place in part]))
 
+    check_wishes(model, rules, prefixes)
     found: Found = {}
     tables = crew_for(ENOUGH * torch.get_num_threads()) if load.on_cpu else 1
     if tree is None and comes_and_goes(model, method) and len(sources) > tables * load.seats(max(map(len, sources), default=0), tables):

@@ -79,11 +79,16 @@ def _check(
     sources = source.ids.shape[0]
     if source.packed:
         raise ShapeError("decoding reads padded rows, not a packed one; use Tokens.pad")
-    if model.training:
-        raise RegardError("the model is in training mode, where dropout makes every answer another; call model.eval() first")
+    check_wishes(model, rules, prefixes)
     for what, given in (("prefixes", prefixes), ("numbers", numbers)):
         if given is not None and len(given) != sources:
             raise ShapeError(f"{len(given)} {what} for {sources} sources; give each source its own")
+
+
+def check_wishes(model: Generator, rules: Rules, prefixes: Sequence[Sequence[int]] | None) -> None:
+    """What can be said before anything is read."""
+    if model.training:
+        raise RegardError("the model is in training mode, where dropout makes every answer another; call model.eval() first")
     for word in (*rules.banned, *rules.required, *(prefixes or ())):
         if any(id >= model.config.vocabulary for id in word):
             raise ConfigError(f"{max(word)} is no token of this model; its vocabulary ends at {model.config.vocabulary - 1}")

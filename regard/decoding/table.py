@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.runner import Run, make_search
+from regard.decoding.runner import CHECK_EVERY, Run, make_search
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules, Sampling
 from regard.models import Generator, LanguageModel, Seq2Seq
@@ -122,14 +122,15 @@ class Table:
         hypotheses = like.search.hypotheses
         room = _most_written(model, self.rules, size)
         given = size.read if isinstance(model, LanguageModel) else 1
-        nobody = Tokens(
-            torch.zeros(size.seats, size.read if isinstance(model, LanguageModel) else 1, dtype=torch.long, device=model.device)
-        )
+        nobody = torch.zeros(size.seats, given, dtype=torch.long, device=model.device)
+        one_word = (torch.arange(given, device=model.device) < 1).expand(size.seats, -1)
         prefixes = [[0] * size.begun] * size.seats if size.begun else None
         numbers = torch.zeros(size.seats, dtype=torch.long, device=model.device)
-        search = make_search(model, nobody, self.method, self.rules, prefixes, numbers, room=room)
+        search = make_search(model, Tokens(nobody, one_word, tail=True), self.method, self.rules, prefixes, numbers, room=room)
         search.vacate(torch.arange(size.seats, device=model.device))
-        state = _state(like).vacant(size.seats, int(SLACK * (given + room * hypotheses)) + hypotheses, size.read)
+        # Whoever is done is noticed some positions later.
+        capacity = int(SLACK * (given + room * hypotheses)) + CHECK_EVERY.get(model.device.type, 1) * hypotheses
+        state = _state(like).vacant(size.seats, capacity, size.read)
         self.guests = [None] * size.seats
         return Run(model, search, state)
 

@@ -166,7 +166,7 @@ class Cache:
         """Only these rows are left."""
         for name in ("key", "value"):
             old: Tensor = getattr(self, name)
-            new = old.new_zeros(old.shape[0], len(rows), *old.shape[2:])
+            new = _zeros((old.shape[0], len(rows), *old.shape[2:]), old.dtype, old.device)
             new[:, :, :, : self.used] = old[:, :, :, : self.used].index_select(1, rows)
             setattr(self, name, new)
         self.positions = self.positions.index_select(0, rows)

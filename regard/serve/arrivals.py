@@ -13,8 +13,8 @@ from regard.decoding.search import Hypothesis
 from regard.decoding.table import Asked, Size, decode_as_they_come
 from regard.door import Model
 from regard.door.one_by_one import OneByOne
-from regard.door.writing import NO_OUTPUT
 from regard.errors import RegardError
+from regard.models import LanguageModel
 from regard.serve.queue import Company, Entry, Outcome
 
 LEAST_READ, LEAST_BEGUN = 32, 8  # tokens that there is room for at any table, in a source and in a prefix
@@ -41,41 +41,63 @@ class Arrivals:
 
     def __init__(self, model: Model, writing: OneByOne, entries: Sequence[Entry], company: Company, tables: int) -> None:
         self.model, self.writing, self.company, self.tables = model, writing, company, tables
-        self.ready: deque[Asked] = deque()
+        self.first, self.ready = entries, deque[Asked]()
         self.guests: dict[Entry, Guest] = {}  # who have no answer yet
-        for entry in entries:
-            self._welcome(entry)
+
+    @property
+    def unanswered(self) -> list[Entry]:
+        return list(self.guests)
 
     def decode(self) -> None:
         """Until nobody is left and nobody comes."""
+        self.guests = {entry: self._guest(entry) for entry in self.first}
+        for guest in list(self.guests.values()):
+            self._welcome(guest)
         decode_as_they_come(self.model.writer, self._size, self, self._done, self.writing.method, self.writing.rules)
 
     def take(self, most: int, size: Size | None) -> list[Asked]:
         if not self.ready:
             for entry in self.company.more(most, self._longest if size is None else size.read):
-                self._welcome(entry)
+                self.guests[entry] = self._guest(entry)
+                self._welcome(self.guests[entry])
         found: list[Asked] = []
         while self.ready and len(found) < most and (size is None or size.fits(self.ready[0])):
-            found.append(self.ready.popleft())
+            asked = self.ready.popleft()
+            if self._still_there(asked):
+                found.append(asked)
         return found
+
+    def _still_there(self, asked: Asked) -> bool:
+        """Whether anybody waits for it; whoever does not has no need of a seat."""
+        assert isinstance(asked.key, Part)
+        guest = asked.key.guest
+        if guest.entry.gone:
+            self.guests.pop(guest.entry, None)
+            self.company.settle(guest.entry, Outcome())
+        return not guest.entry.gone
 
     @property
     def _longest(self) -> int:
-        return self.model.config.context
+        context = self.model.config.context
+        return context - 1 if isinstance(self.model.writer, LanguageModel) else context  # which writes where it reads
 
     def _size(self, first: Sequence[Asked]) -> Size:
-        """Of a table for them and for others, who may be somewhat longer."""
-        read = min(self._longest, _roundly(max(len(asked.ids) for asked in first), LEAST_READ))
-        begun = max(len(asked.prefix) for asked in first)
+        """Of a table for those who are here and for others, who may be somewhat longer."""
+        here = [*first, *self.ready]
+        read, begun = max(len(asked.ids) for asked in here), max(len(asked.prefix) for asked in here)
+        read = max(read, min(self._longest, _roundly(read, LEAST_READ)))
+        begun = max(begun, min(self._longest, _roundly(begun, LEAST_BEGUN))) if begun else 0
         load = Load(self.model.writer, self.writing.method, self.writing.rules)
-        return Size(load.seats(read, self.tables), read, _roundly(begun, LEAST_BEGUN) if begun else 0)
+        return Size(load.seats(read, self.tables), read, begun)
 
-    def _welcome(self, entry: Entry) -> None:
-        ask, warnings = entry.ask, list[str]()
+    def _guest(self, entry: Entry) -> Guest:
+        place, warnings = entry.ask.place, list[str]()
         model = copy(self.model)  # the same network
-        model.place, model.warn = lambda _: f"text {ask.place + 1}", warnings.append
-        guest = Guest(entry, model, warnings)
-        self.guests[entry] = guest
+        model.place, model.warn = lambda _: f"text {place + 1}", warnings.append
+        return Guest(entry, model, warnings)
+
+    def _welcome(self, guest: Guest) -> None:
+        ask, model = guest.entry.ask, guest.model
         try:
             text = ask.text if ask.ids is None else list(ask.ids)
             asked = self.writing.asked(model, text, ask.number, ask.to, ask.prefix)
@@ -101,11 +123,11 @@ class Arrivals:
         except RegardError as error:
             self._leave(guest, Outcome(error=error))
             return
-        nothing = self.writing.nothing() if answer is NO_OUTPUT else None
-        self._leave(guest, Outcome(answer, tuple(guest.warnings), nothing=nothing))
+        nothing = None if any(found) or not guest.parts else self.writing.nothing()
+        self._leave(guest, Outcome(answer, tuple(guest.warnings), nothing=nothing, empty=not guest.parts))
 
     def _leave(self, guest: Guest, outcome: Outcome) -> None:
-        del self.guests[guest.entry]
+        self.guests.pop(guest.entry, None)
         self.company.settle(guest.entry, outcome)
 
 

@@ -13,8 +13,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Lock
 from typing import Any, Protocol
 
 from regard.errors import RegardError
@@ -83,6 +85,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     error: Exception | None = None
     nothing: Exception | None = None  # what is wrong where no text of a request has an output, and this one has none
+    empty: bool = False  # there was no text
 
 
 @dataclass
@@ -99,9 +102,9 @@ class Job:
         if outcome.error is not None:
             self.done.set_exception(outcome.error)
         elif None not in self.outcomes:
-            nothing = [each.nothing for each in self.outcomes if each is not None and each.nothing is not None]
-            if len(nothing) == len(self.outcomes):
-                self.done.set_exception(nothing[0])
+            texts = [each.nothing for each in self.outcomes if each is not None and not each.empty]
+            if texts and None not in texts:
+                self.done.set_exception(texts[0])  # type: ignore[arg-type]
             else:
                 self.done.set_result(None)
 
@@ -113,6 +116,11 @@ class Entry:
     kind: Kind
     ask: Ask
     job: Job = field(repr=False)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.job.done.done()
 
 
 class Company(Protocol):
@@ -130,13 +138,14 @@ Work = Callable[[Kind, Sequence[Entry], Company], list[Outcome]]
 
 
 class Queue:
-    """Those who wait, and the workers. All of it but the work itself happens in the event loop."""
+    """Those who wait, and the workers. All of it happens in the event loop, but for the work itself and for who joins it."""
 
     def __init__(self, work: Work, limits: Limits, metrics: Metrics, workers: int = 1, cores: Cores | None = None) -> None:
         self.limits, self.metrics, self.workers, self.cores = limits, metrics, workers, cores or Cores()
         self.closing = False
         self._work = work
         self._waiting: dict[int, Entry] = {}  # in the order of arrival
+        self._lock = Lock()  # of those who wait: workers let them in from their own threads
         self._numbers = count()
         self._arrived = asyncio.Event()
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="regard-work")  # torch blocks
@@ -148,9 +157,10 @@ class Queue:
         self._admit(asks)
         job = Job(asyncio.get_running_loop().create_future(), [None] * len(asks))
         numbers = []
-        for place, ask in enumerate(asks):
-            numbers.append(next(self._numbers))
-            self._waiting[numbers[-1]] = Entry(kind, Ask(**(vars(ask) | {"place": place})), job)
+        with self._lock:
+            for place, ask in enumerate(asks):
+                numbers.append(next(self._numbers))
+                self._waiting[numbers[-1]] = Entry(kind, Ask(**(vars(ask) | {"place": place})), job)
         self._arrived.set()
         try:
             if asks:
@@ -160,8 +170,9 @@ class Queue:
             self.metrics.refused.labels("late").inc()
             raise LateError(f"there was no answer within {self.limits.seconds:g} s; send less at once, or ask again later") from None
         finally:
-            for number in numbers:
-                self._waiting.pop(number, None)
+            with self._lock:
+                for number in numbers:
+                    self._waiting.pop(number, None)
         return [outcome for outcome in job.outcomes if outcome is not None]
 
     def _admit(self, asks: Sequence[Ask]) -> None:
@@ -217,13 +228,16 @@ class Queue:
 
     def _next(self) -> list[Entry]:
         """Whoever came first, and those of the same kind that are nearest in length, until no more fit."""
+        with self._lock:
+            return self._chosen()
+
+    def _chosen(self) -> list[Entry]:
         if not self._waiting:
             return []
         first = next(iter(self._waiting.values()))
         same = [(number, entry) for number, entry in self._waiting.items() if entry.kind == first.kind]
         same.sort(key=lambda item: abs(item[1].ask.tokens - first.ask.tokens))  # stable: of the same length, the older ones
-        chosen = list(_fitting(same, first.kind))
-        return [self._waiting.pop(number) for number in chosen]
+        return [self._waiting.pop(number) for number in list(_fitting(same, first.kind))]
 
     async def _done(self, batch: list[Entry]) -> float:
         """Works on a batch and gives everyone their own; the seconds that it took."""
@@ -247,13 +261,14 @@ class Queue:
         return time.perf_counter() - begun
 
     def joining(self, kind: Kind, most: int, tokens: int) -> list[Entry]:
-        """Those of a kind who wait first, as far as they fit: whoever has waited longest is never passed over."""
+        """Those of a kind who wait first, as far as they fit: whoever has waited longest is never passed over. From any thread."""
         chosen: list[int] = []
-        for number, entry in self._waiting.items():
-            if len(chosen) == most or entry.kind != kind or entry.ask.tokens > tokens:
-                break
-            chosen.append(number)
-        return [self._waiting.pop(number) for number in chosen]
+        with self._lock:
+            for number, entry in self._waiting.items():
+                if len(chosen) == most or entry.kind != kind or entry.ask.tokens > tokens:
+                    break
+                chosen.append(number)
+            return [self._waiting.pop(number) for number in chosen]
 
     def worked(self, kind: Kind, texts: int, tokens: int, seconds: float, threads: int) -> None:
         """So many at once were worked on, and so many tokens are done: which tells how long those who wait will take."""
@@ -267,7 +282,7 @@ class Queue:
 
 
 class Visit:
-    """A batch being worked on, and those who join it. The work happens in a thread of its own, all else in the event loop."""
+    """A batch being worked on, and those who join it. `more` and `settle` are for the thread that works, all else is the event loop's."""
 
     def __init__(self, queue: Queue, batch: Sequence[Entry], threads: int) -> None:
         self.kind, self.threads = batch[0].kind, threads
@@ -278,19 +293,14 @@ class Visit:
 
     def more(self, most: int, tokens: int) -> list[Entry]:
         self._share_cores()
-        if not self._queue.anyone:  # as nearly always, and without asking the event loop
-            return []
-
-        async def join() -> list[Entry]:
-            joining = self._queue.joining(self.kind, most, tokens)
-            self.left |= dict.fromkeys(joining)
-            self._texts = max(self._texts, len(self.left))
-            return joining
-
-        return asyncio.run_coroutine_threadsafe(join(), self._loop).result()
+        joining = self._queue.joining(self.kind, most, tokens)
+        self.left.update(dict.fromkeys(joining))
+        self._texts = max(self._texts, len(self.left))
+        return joining
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
-        self._loop.call_soon_threadsafe(self.give, entry, outcome)
+        with suppress(RuntimeError):  # where the event loop was closed meanwhile, nobody waits any more
+            self._loop.call_soon_threadsafe(self.give, entry, outcome)
 
     def give(self, entry: Entry, outcome: Outcome) -> None:
         """Everyone their own, once."""

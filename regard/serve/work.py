@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
+import torch
+
 from regard.door import Model
 from regard.door.one_by_one import OneByOne
 from regard.door.writing import NO_OUTPUT, generate
@@ -29,10 +31,12 @@ def work(
     try:
         arrivals.decode()
     except Exception:
-        left = list(arrivals.guests)
-        LOG.exception("%s could not %s %d texts together; they are tried again", kind.model, kind.verb, len(left))
-        for entry, outcome in zip(left, batch(models, remembered, kind, left), strict=True):
-            company.settle(entry, outcome)
+        LOG.exception("%s could not %s %d texts together; they are tried again", kind.model, kind.verb, len(arrivals.unanswered))
+    left = arrivals.unanswered  # and not within the exception, which would hold on to the table and its memory
+    if left and model.device.type == "cuda":
+        torch.cuda.empty_cache()
+    for entry, outcome in zip(left, batch(models, remembered, kind, left), strict=True):
+        company.settle(entry, outcome)
     return []
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.decoding import line, many, table
+from regard.decoding import line, many, runner, table
 from regard.decoding.line import ALIKE, Line, lines_of
 from regard.decoding.many import Load, decode_many
 from regard.decoding.pack import packed
@@ -22,7 +22,7 @@ from regard.decoding.settings import GREEDY, Beam, Length, Method, Rules, Sampli
 from regard.decoding.table import Asked, Size, Table, comes_and_goes, decode_as_they_come
 from regard.errors import RegardError
 from regard.models import Generator, state
-from tests.decoding.lively import KINDS, SOURCES, assert_same, decoded, lively
+from tests.decoding.lively import KINDS, SOURCES, assert_same, decoded, lively, made_lively
 
 RULES = Rules(max_length=Length(plus=4, times=1.0))
 METHODS = {
@@ -167,6 +167,22 @@ def test_slots_are_cleared_when_there_are_no_more(method: Method, monkeypatch: p
     assert all(cleared)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("method", [GREEDY, Beam(size=4)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("kind", ["before", "gpt2"])
+def test_who_is_done_may_stay_until_somebody_looks(kind: str, method: Method, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where it is looked every eighth position, and texts may be shorter than that."""
+    monkeypatch.setitem(runner.CHECK_EVERY, "cpu", 8)
+    model, asked, rules = lively(kind), those(9), Rules(max_length=most)
+    assert_same(at_a_table(model, asked, method, rules, Size(3, 17)), alone(model, asked, method, rules), 1e-9)
+
+
+def test_a_model_in_training_decodes_nothing_however_many_there_are(small_machine: list[Size]) -> None:
+    model = made_lively(KINDS["before"]).train()
+    with pytest.raises(RegardError, match="training mode"):
+        decode_many(model, [[*source] for source in SOURCES], GREEDY, RULES)
+
+
 def test_whoever_does_not_fit_waits_for_a_new_table(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     begin = Table.__init__
@@ -188,8 +204,6 @@ def test_nothing_left_to_write_is_no_output_of_that_source_alone() -> None:
 
 
 def test_a_damaged_model_is_an_error() -> None:
-    from tests.decoding.lively import made_lively
-
     model = made_lively(KINDS["before"])
     with torch.no_grad():
         model.deembed.weight.fill_(float("nan"))

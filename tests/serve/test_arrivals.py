@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from regard.decoding import table as decoder
 from regard.decoding.runner import Run
 from regard.door import Model
 from regard.door.one_by_one import OneByOne
@@ -18,7 +19,7 @@ from regard.errors import ConfigError, RegardError
 from regard.serve.arrivals import Arrivals
 from regard.serve.cores import Cores
 from regard.serve.metrics import Metrics
-from regard.serve.queue import Ask, Company, Entry, Kind, Outcome, Queue
+from regard.serve.queue import Ask, Company, Entry, Job, Kind, Outcome, Queue
 from regard.serve.settings import Limits
 from regard.serve.trace_work import Remembered
 from regard.serve.work import work
@@ -28,7 +29,7 @@ TEXTS = ["1 2 3", "4 5 6 7 8", "9", "", "2 2 2 2", "7 1", "3 4 5 6"]
 
 
 def entry(text: str, kind: Kind = KIND, to: str | None = "back", **more: Any) -> Entry:
-    return Entry(kind, Ask(text, len(text), to=to, **more), job=SimpleNamespace())  # type: ignore[arg-type]
+    return Entry(kind, Ask(text, len(text), to=to, **more), job=SimpleNamespace(done=SimpleNamespace(done=lambda: False)))  # type: ignore[arg-type]
 
 
 class Others:
@@ -108,6 +109,62 @@ def test_what_goes_wrong_at_the_table_is_tried_again_request_by_request(
     assert "tried again" in caplog.text
 
 
+def test_long_prompts_have_a_table_too(models: dict[str, Model], caplog: pytest.LogCaptureFixture) -> None:
+    """A prompt that takes nearly all of the context leaves room for a word or two."""
+    model = models["writer"]
+    words = " ".join(["the cat sat on the mat"] * 40)
+    while len(model.tokenizer.encode(words)) > model.config.context - 4:
+        words = words[:-1]
+    kind = Kind("writer", "generate", (("beam_size", 1), ("max_length", "8")))
+    others = Others([entry("the dog", kind, to=None)])
+    assert work(models, Remembered(), 1, kind, [entry(words, kind, to=None)], others) == []
+    assert not caplog.text
+    wanted = model.generate([words, "the dog"], beam_size=1, max_length="8")  # type: ignore[call-overload]
+    assert [others.outcomes[text].answer.text for text in (words, "the dog")] == [one.text for one in wanted]
+
+
+def test_all_that_are_here_fit_the_table_that_is_laid(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    laid = []
+    begin = decoder.Table.__init__
+    monkeypatch.setattr(decoder.Table, "__init__", lambda self, model, size, *rest: laid.append(size) or begin(self, model, size, *rest))
+    monkeypatch.setattr("regard.serve.arrivals.LEAST_READ", 2)
+    model, others = models["translator"], Others()
+    Arrivals(model, OneByOne(model, "translate", {}), [entry(text) for text in ("1 2", "3 4 5 6 7 8 9 1 2", "5")], others, 1).decode()
+    assert len(laid) == 1
+    assert len(others.outcomes) == 3
+
+
+def test_whoever_has_gone_takes_no_seat(models: dict[str, Model]) -> None:
+    gone = Entry(KIND, Ask("4 4", 3, to="back"), job=SimpleNamespace(done=SimpleNamespace(done=lambda: True)))  # type: ignore[arg-type]
+    others, model = Others([gone, entry("5")]), models["translator"]
+    Arrivals(model, OneByOne(model, "translate", {}), [entry("1 2")], others, 1).decode()
+    assert others.outcomes["4 4"].answer is None
+    assert others.outcomes["5"].answer.text == model.translate("5", "back").text
+
+
+def test_where_no_text_of_a_request_has_an_output_that_is_an_error(models: dict[str, Model]) -> None:
+    model, rules = models["translator"], {"require": ["3 4 5 6 7"], "max_length": "2"}
+    writing = OneByOne(model, "translate", rules)  # type: ignore[arg-type]
+    others = Others()
+    Arrivals(model, writing, [entry("1 2"), entry("")], others, 1).decode()
+    assert isinstance(others.outcomes["1 2"].nothing, ConfigError)
+    assert others.outcomes[""].empty
+
+    async def settled(outcomes: Sequence[Outcome]) -> BaseException | None:
+        job = Job(asyncio.get_running_loop().create_future(), [None] * len(outcomes))
+        for place, outcome in enumerate(outcomes):
+            job.settle(place, outcome)
+        return job.done.exception()
+
+    with ThreadPoolExecutor(1) as apart:
+        both, answered = (
+            apart.submit(asyncio.run, settled(each)).result()
+            for each in (list(others.outcomes.values()), [*others.outcomes.values(), Outcome("an answer")])
+        )
+    assert isinstance(both, ConfigError)
+    assert answered is None
+
+
 def test_samples_belong_together_and_are_worked_on_in_a_batch(models: dict[str, Model]) -> None:
     kind = Kind("translator", "translate", (("samples", 2), ("temperature", 1.0)))
     outcomes = work(models, Remembered(), 1, kind, [entry("1 2", kind)], Others())
@@ -177,3 +234,25 @@ def test_a_failure_is_that_of_those_who_have_no_answer_yet() -> None:
     found = queued(table, kind, [(kind, [Ask("a", 5)])])
     assert isinstance(found[0], RegardError)
     assert found[1][0].answer == "A"
+
+
+def test_whoever_waits_when_it_closes_holds_up_nobody() -> None:
+    """The thread that works lets others in without the event loop, which may be waiting for it."""
+    table, kind, other = Table(), Kind("m", "translate"), Kind("n", "translate")
+
+    async def run() -> None:
+        queue = Queue(table, Limits(), Metrics(), workers=1, cores=Cores(2))
+        running = asyncio.create_task(queue.run())
+        asked = [asyncio.create_task(queue.ask(kind, [Ask("first", 5)]))]
+        await asyncio.to_thread(table.begun.wait, 20)
+        asked += [asyncio.create_task(queue.ask(each, [Ask("a", 5)])) for each in (other, kind)]
+        await asyncio.sleep(0.05)
+        running.cancel()
+        threading.Timer(0.2, table.go.set).start()
+        queue.close()  # which keeps the event loop busy until the work is done
+        for each in asked:
+            each.cancel()
+
+    with ThreadPoolExecutor(1) as apart:
+        apart.submit(asyncio.run, run()).result(timeout=20)
+    assert table.joined == [[]]
