@@ -26,6 +26,7 @@ from regard.models.state import StackState
 from regard.nn import record, using
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # positions between looks at what is done: each look makes the host wait for the device
+APART = 1_000_003  # what chance goes by in two sources, so that samples of one are not those of the next
 DROP_AT = {"cpu": 0.75, "cuda": 0.5}  # the others move together when no more than this share of the sources is left
 
 
@@ -97,7 +98,7 @@ def check_wishes(model: Generator, rules: Rules, prefixes: Sequence[Sequence[int
 def _numbers(numbers: Sequence[int] | None, rows: Tensor, samples: int) -> Tensor:
     """What chance goes by for each row: the number of its source, and which sample of it."""
     each = rows if numbers is None else torch.tensor(numbers, device=rows.device)[rows]
-    return each * 1_000_003 + torch.arange(len(rows), device=rows.device) % samples
+    return each * APART + torch.arange(len(rows), device=rows.device) % samples
 
 
 def make_search(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.runner import CHECK_EVERY, Run, make_search
+from regard.decoding.runner import APART, CHECK_EVERY, Run, make_search
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules, Sampling
 from regard.models import Generator, LanguageModel, Seq2Seq
@@ -100,7 +100,7 @@ class Table:
             return
         model, device = self.model, self.model.device
         tokens = Tokens.pad([asked.ids for asked in arrived], model.config.pad_token, device=device)
-        numbers = torch.tensor([asked.number * 1_000_003 for asked in arrived], device=device)
+        numbers = torch.tensor([asked.number * APART for asked in arrived], device=device)
         prefixes = [asked.prefix for asked in arrived] if self.size.begun else None
         memory = model.encode(tokens)
         new = Run.begin(model, memory, make_search(model, memory.tokens, self.method, self.rules, prefixes, numbers), room=0)
