@@ -23,6 +23,7 @@ import torch
 from side_by_side import Turns, check, marian, show
 
 from regard.bundle import load_bundle
+from regard.decoding.kept import Kept
 from regard.decoding.many import decode_many
 from regard.decoding.ready import made_ready
 from regard.decoding.settings import Beam, Length, Rules
@@ -55,7 +56,8 @@ def ours(folder: Path, length: int) -> Contender:
     assert isinstance(model, Generator)
     ready = made_ready(model)
     rules = Rules(max_length=Length(plus=length), min_length=Length(plus=length))
-    return lambda sources, beam: [list(found[0].tokens) for found in decode_many(ready, sources, Beam(size=beam), rules)]
+    kept = Kept()
+    return lambda sources, beam: [list(found[0].tokens) for found in decode_many(ready, sources, Beam(size=beam), rules, kept=kept)]
 
 
 def theirs(model: Any, length: int, static: bool) -> Contender:

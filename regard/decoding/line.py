@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from regard.decoding.crew import beside
+from regard.decoding.kept import Kept, roundly
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules
-from regard.decoding.table import Asked, Size, decode_as_they_come
+from regard.decoding.table import Asked, Size, decode_as_they_come, longest_source
 from regard.models import Generator
 
 ALIKE = 0.6  # of the length that a table has room for: what is shorter had better have another, with less padding
@@ -28,7 +29,7 @@ class Line:
         if self._closed:
             return []
         start = end = self._next
-        least = 0 if size is None else ALIKE * size.read
+        least = 0 if size is None or len(self.asked) <= size.seats else ALIKE * size.read
         while end < min(start + most, len(self.asked)) and len(self.asked[end].ids) >= least:
             end += 1
         self._next = end
@@ -51,7 +52,13 @@ def lines_of(
 
 
 def decode_in_lines(
-    model: Generator, lines: Sequence[Line], seats: Callable[[int], int], method: Method, rules: Rules, found: Found
+    model: Generator,
+    lines: Sequence[Line],
+    seats: Callable[[int], int],
+    method: Method,
+    rules: Rules,
+    found: Found,
+    kept: Kept | None = None,
 ) -> None:
     """What is found for each source, by its place among them. `seats`: at one of the tables, for sources of such a length."""
 
@@ -66,10 +73,12 @@ def decode_in_lines(
     def serve(line: Line) -> None:
         def size(first: Sequence[Asked]) -> Size:
             longest = max(len(asked.ids) for asked in first)
+            if kept is not None:
+                longest = roundly(longest, longest_source(model))
             return Size(seats(longest), longest, line.begun)
 
         try:
-            decode_as_they_come(model, size, line, done, method, rules)
+            decode_as_they_come(model, size, line, done, method, rules, kept)
         except BaseException:
             close()
             raise

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.decoding.crew import ENOUGH, beside, crew_for
+from regard.decoding.kept import Kept
 from regard.decoding.line import Found, decode_in_lines, lines_of
 from regard.decoding.runner import check_wishes, decode
 from regard.decoding.search import Hypothesis
@@ -41,10 +42,11 @@ def decode_many(
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
     speculation: Speculation | None = None,
+    kept: Kept | None = None,
 ) -> list[list[Hypothesis]]:
     """What `decode` gives for each source, whatever else is decoded with it, but for rounding in int8 or half precision.
 
-    Nothing where the rules leave nothing to write. `speculation`: for a source that is alone.
+    Nothing where the rules leave nothing to write. `speculation`: for a source that is alone. `kept`: tables that a GPU recorded before.
     """
     method, rules = method or Beam(), rules or Rules()
     load, speculation = Load(model, method, rules), speculation if len(sources) == 1 else None
@@ -69,10 +71,15 @@ def decode_many(
     check_wishes(model, rules, prefixes)
     found: Found = {}
     tables = crew_for(ENOUGH * torch.get_num_threads()) if load.on_cpu else 1
-    if tree is None and comes_and_goes(model, method) and len(sources) > tables * load.seats(max(map(len, sources), default=0), tables):
+    kept = None if load.on_cpu else kept
+    many = len(sources) > tables * load.seats(max(map(len, sources), default=0), tables)
+    if sources and tree is None and speculation is None and comes_and_goes(model, method) and (many or kept is not None):
+        lines, seats = lines_of(sources, tables, prefixes, numbers), partial(load.seats, tables=tables)
         try:
-            decode_in_lines(model, lines_of(sources, tables, prefixes, numbers), partial(load.seats, tables=tables), method, rules, found)
+            decode_in_lines(model, lines, seats, method, rules, found, kept)
         except torch.OutOfMemoryError:
+            if kept is not None:
+                kept.clear()
             torch.cuda.empty_cache()
     left = [index for index in range(len(sources)) if index not in found]
     found |= zip(left, decoded_in_batches(left), strict=True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.rows import Search, put, write_at
+from regard.decoding.rows import Search, chosen_rows, put, write_at
 from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
 
@@ -107,9 +107,9 @@ class Finished:
         for name, tensor in vars(self).items():
             setattr(self, name, tensor.index_select(0, sources))
 
-    def seat(self, new: Finished, places: Tensor) -> None:
+    def seat(self, new: Finished, places: Tensor, rows: Tensor | None = None) -> None:
         for name, tensor in vars(self).items():
-            put(tensor, getattr(new, name), places, *((0, 0) if name in ("words", "logs") else ()))
+            put(tensor, chosen_rows(getattr(new, name), rows), places, *((0, 0) if name in ("words", "logs") else ()))
 
 
 def take(table: Tensor, places: Tensor) -> Tensor:
@@ -294,9 +294,9 @@ class BeamSearch(Search):
         self.total[places] = OFF
         self.open[places] = False
 
-    def seat(self, new: BeamSearch, places: Tensor) -> None:
-        super().seat(new, places)
-        self.finished.seat(new.finished, places)
+    def seat(self, new: BeamSearch, places: Tensor, rows: Tensor | None = None) -> None:
+        super().seat(new, places, rows)
+        self.finished.seat(new.finished, places, rows)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         """The best hypotheses of these sources, at most n_best each, best first; none where the rules leave nothing to write."""

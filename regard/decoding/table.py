@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
+from regard.decoding.kept import Kept, Kind
 from regard.decoding.runner import APART, CHECK_EVERY, Run, make_search
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules, Sampling
@@ -23,6 +24,7 @@ from regard.models.state import StackState
 
 LET_IN_AT = {"cpu": 8, "cuda": 16}  # the part of the seats that is let in together: reading a few at once is cheaper than one by one
 SLACK = 1.5  # times as many slots as a source can need: the more, the more seldom they are cleared
+FEW = 512  # rows, which are not worth recording fewer of
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,27 @@ def comes_and_goes(model: Generator, method: Method) -> bool:
 
 @torch.inference_mode()
 def decode_as_they_come(
-    model: Generator, size: Callable[[Sequence[Asked]], Size], coming: Coming, done: Done, method: Method, rules: Rules
+    model: Generator,
+    size: Callable[[Sequence[Asked]], Size],
+    coming: Coming,
+    done: Done,
+    method: Method,
+    rules: Rules,
+    kept: Kept | None = None,
 ) -> None:
-    """Until nobody is left. `size`: of a table that these are the first at; whoever does not fit gets a new one, once it is empty."""
+    """Until nobody is left. `size`: of a table that these are the first at; whoever does not fit gets a new one, once it is empty.
+
+    `kept`: tables that were laid before, and where they are left for others.
+    """
     while first := coming.take(1, None):
-        Table(model, size(first), method, rules).serve(first, coming, done)
+        Table(model, size(first), method, rules, kept).serve(first, coming, done)
 
 
 class Table:
     """Sources being decoded, each where it stands."""
 
-    def __init__(self, model: Generator, size: Size, method: Method, rules: Rules) -> None:
-        self.model, self.size, self.method, self.rules = model, size, method, rules
+    def __init__(self, model: Generator, size: Size, method: Method, rules: Rules, kept: Kept | None = None) -> None:
+        self.model, self.size, self.method, self.rules, self.kept = model, size, method, rules, kept
         self.guests: list[Asked | None] = []  # who has each seat
         self.run: Run | None = None
         self.let_in_at = LET_IN_AT.get(model.device.type, 8)
@@ -94,6 +105,7 @@ class Table:
             if room * self.let_in_at >= self.size.seats:
                 self._let_in(coming.take(room, self.size))
             self._move_together(self.run)
+        self._leave()
 
     def _let_in(self, arrived: Sequence[Asked]) -> None:
         if not arrived:
@@ -106,7 +118,8 @@ class Table:
         new = Run.begin(model, memory, make_search(model, memory.tokens, self.method, self.rules, prefixes, numbers), room=0)
         new.check()
         if self.run is None:
-            self.run = self._laid(new, len(arrived))
+            self.run = self._laid(new, self._seats_for(len(arrived)))
+            self.guests = [None] * len(self.run.search.open)
         if (missing := len(arrived) - self.guests.count(None)) > 0:
             self._add_seats(self.run, missing)
         free = [seat for seat, guest in enumerate(self.guests) if guest is None][: len(arrived)]
@@ -116,8 +129,19 @@ class Table:
         for seat, asked in zip(free, arrived, strict=True):
             self.guests[seat] = asked
 
+    def _seats_for(self, count: int) -> int:
+        """Where tables are kept, they have few sizes."""
+        return count if self.kept is None else min(self.size.seats, 1 << (count - 1).bit_length())
+
+    def _kind(self, seats: int) -> Kind:
+        return Kind(self.model, self.method, self.rules, self.size.read, self.size.begun, seats)
+
     def _laid(self, like: Run, seats: int) -> Run:
-        """An empty table for sources such as these."""
+        """An empty table for sources such as these, which may have been used before."""
+        run = None if self.kept is None else self.kept.take(self._kind(seats))
+        return run or self._new(like, seats)
+
+    def _new(self, like: Run, seats: int) -> Run:
         model, size = self.model, replace(self.size, seats=seats)
         hypotheses = like.search.hypotheses
         room = _most_written(model, self.rules, size)
@@ -130,9 +154,19 @@ class Table:
         search.vacate(torch.arange(size.seats, device=model.device))
         # Whoever is done is noticed some positions later.
         capacity = int(SLACK * (given + room * hypotheses)) + CHECK_EVERY.get(model.device.type, 1) * hypotheses
-        state = _state(like).vacant(size.seats, capacity, size.read)
-        self.guests = [None] * size.seats
-        return Run(model, search, state)
+        return Run(model, search, _state(like).vacant(size.seats, capacity, size.read))
+
+    def _leave(self) -> None:
+        """Nobody is left: whoever comes next finds the table as if it were new."""
+        if self.run is not None and self.kept is not None:
+            self._put_back(self.run)
+        self.run, self.guests = None, []
+
+    def _put_back(self, run: Run) -> None:
+        assert self.kept is not None
+        _state(run).reset()
+        run.search.vacate(torch.arange(len(run.search.open), device=run.model.device))
+        self.kept.give(self._kind(len(run.search.open)), run)
 
     def _go_on(self, run: Run) -> None:
         """Some positions, until it is looked who is done."""
@@ -160,6 +194,9 @@ class Table:
     def _add_seats(self, run: Run, count: int) -> None:
         """More of them, as copies of one, which are then cleared."""
         before = len(self.guests)
+        if self.kept is not None:
+            self._move(run, self._seats_for(before + count))
+            return
         if run.replayed is not None:  # positions are recorded anew, so not too often
             count = min(max(count, before), self.size.seats - before)
         run.keep(torch.tensor([*range(before), *[0] * count], device=run.model.device))
@@ -171,9 +208,26 @@ class Table:
     def _move_together(self, run: Run) -> None:
         """Where many seats are empty and nobody came, they are taken away."""
         taken = [guest is not None for guest in self.guests]
-        if any(taken) and sum(taken) <= run.drop_at * len(taken):
+        if not any(taken) or sum(taken) > run.drop_at * len(taken):
+            return
+        if self.kept is not None:
+            seats = self._seats_for(sum(taken))
+            if seats < len(taken) and (len(taken) * run.search.hypotheses > FEW or self.kept.has(self._kind(seats))):
+                self._move(run, seats)
+        else:
             run.keep(self._places(run, taken))
             self.guests = [guest for guest in self.guests if guest is not None]
+
+    def _move(self, run: Run, seats: int) -> None:
+        """All who are here, to a table with so many seats."""
+        here = [guest is not None for guest in self.guests]
+        other, rows = self._laid(run, seats), self._places(run, here)
+        places = torch.arange(len(rows), device=run.model.device)
+        _state(other).seat(_state(run), places, rows)
+        other.search.seat(run.search, places, rows)
+        self.run, self.guests = other, [guest for guest in self.guests if guest is not None]
+        self.guests += [None] * (seats - len(self.guests))
+        self._put_back(run)
 
     def _places(self, run: Run, which: Sequence[bool]) -> Tensor:
         return torch.tensor([seat for seat, wanted in enumerate(which) if wanted], dtype=torch.long, device=run.model.device)
@@ -182,6 +236,11 @@ class Table:
 def _state(run: Run) -> StackState:
     assert isinstance(run.state, StackState)
     return run.state
+
+
+def longest_source(model: Generator) -> int:
+    """That a model can read and still go on: a language model writes where it reads."""
+    return model.config.context - isinstance(model, LanguageModel)
 
 
 def _most_written(model: Generator, rules: Rules, size: Size) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, load_bundle, read_config
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
+from regard.decoding.kept import Kept
 from regard.decoding.ready import WrittenIn, made_ready, uses_int8
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
@@ -92,6 +93,7 @@ class Model:
     ) -> None:
         self.network, self.name, self._writer = network, name, network if writer is None else writer
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
+        self.kept = Kept()
         self.warn: Callable[[str], None] = _as_warning
         self.place: Callable[[int], str] = lambda number: f"text {number + 1}"
         own_source = getattr(network.config, "source_vocabulary", None)  # where source and target have a vocabulary each

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.nn.cache import Cache, CacheView, KeyValues
+from regard.nn.cache import ALL, Cache, CacheView, KeyValues
 from regard.nn.masks import Mask
 
 CLEAR_EVERY = 16  # slots, of all hypotheses of a source
@@ -139,23 +139,30 @@ class StackState(State):
             state.memory_mask = Mask(torch.ones(seats, 1, 1, read, dtype=torch.bool, device=device))
         return state
 
-    def seat(self, new: StackState, places: Tensor) -> None:
-        """The sources of another state take these places (sources,); nothing moves."""
+    def seat(self, new: StackState, places: Tensor, rows: Tensor | slice = ALL) -> None:
+        """The sources of another state, or these of its rows, take these places (sources,); nothing moves."""
         used = new.cache.used
         self.leave(places)
-        self.cache.seat(new.cache, places)
-        self.visible[places, :, :used] = new.visible[:, :, :used]
-        self.lengths[places] = new.lengths
+        self.cache.seat(new.cache, places, rows)
+        self.visible[places, :, :used] = new.visible[rows, :, :used]
+        self.lengths[places] = new.lengths[rows]
         if self.memory is None or new.memory is None:
             return
         for mine, others in zip(self.memory, new.memory, strict=True):
-            mine.key[places, :, : others.key.shape[2]] = others.key
-            mine.value[places, :, : others.value.shape[2]] = others.value
+            mine.key[places, :, : others.key.shape[2]] = others.key[rows]
+            mine.value[places, :, : others.value.shape[2]] = others.value[rows]
         assert self.memory_mask is not None
         assert self.memory_mask.visible is not None
         seen = None if new.memory_mask is None else new.memory_mask.visible
         self.memory_mask.visible[places] = False
-        self.memory_mask.visible[places, :, :, : new.memory[0].key.shape[2]] = True if seen is None else seen
+        self.memory_mask.visible[places, :, :, : new.memory[0].key.shape[2]] = True if seen is None else seen[rows]
+
+    def reset(self) -> None:
+        """Nobody is there, and no slot is in use."""
+        self.visible.zero_()
+        self.lengths.zero_()
+        self.cache.reset()
+        self.cleared = 0
 
     def leave(self, places: Tensor) -> None:
         """Whoever is there has gone, and needs no slot."""

@@ -7,7 +7,7 @@ weights. Choosing for one call never touches the model, so other threads are not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from regard.errors import ConfigError, MaskError, nearest
 from regard.nn.masks import Boundaries, Mask, Packed
+from regard.nn.plans import UNPLANNED, meets_any_shape
 
 HAS_TRITON = find_spec("triton") is not None
 SHORT, SHORT_MEAN = 256, 96  # tokens: documents none of which is longer, or that are so short on average, share tiles
@@ -72,16 +73,17 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tensor 
         allowed = allowed | mask.blind  # some kernels give NaN for a row of nothing: let it see all, and zero it below
     if bias is not None:
         allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
-    output = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=allowed,
-        is_causal=mask.causal and bias is None,
-        scale=scale,
-        dropout_p=dropout,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    with UNPLANNED if meets_any_shape(query) else nullcontext():
+        output = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=allowed,
+            is_causal=mask.causal and bias is None,
+            scale=scale,
+            dropout_p=dropout,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
     return Attended(output if mask.blind is None else output.masked_fill(mask.blind, 0.0))
 
 

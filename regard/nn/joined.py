@@ -1,4 +1,6 @@
-"""Sub-layers on a GPU with the sum on the path around each and the norm after it as one kernel: for inference alone."""
+"""What a GPU does in one kernel, for inference alone: the sum on the path around a sub-layer with the norm after it; a product with the
+non-linearity after it.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,24 @@ from regard.nn.tap import recording
 
 WIDEST = 2048  # what of a row fits into the registers of one program
 FEW = 256  # rows, beyond which the time is elsewhere
+ACTIVATED = {"relu": False, "gelu-tanh": True}  # what a product's kernel can do at its end, and whether that is the latter
 
 SubLayer = Callable[[Tensor], Tensor]
 
 
 def joins(norm: nn.Module, x: Tensor) -> bool:
     """Whether norms of this kind can be joined for x (rows, length, width), and nobody wants to see what is left out."""
-    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float16) or not HAS_TRITON or torch.is_grad_enabled() or norm.training:
+    if not _alone(norm, x) or not HAS_TRITON:
         return False
     fits = x.shape[0] * x.shape[1] <= FEW and x.shape[2] <= WIDEST
-    watched = recording() or backends.overridden() or torch.compiler.is_compiling()
-    return fits and not watched and isinstance(norm, nn.LayerNorm) and norm.bias is not None
+    return fits and isinstance(norm, nn.LayerNorm) and norm.bias is not None
+
+
+def _alone(module: nn.Module, x: Tensor) -> bool:
+    """Whether nobody wants more than the result, in half precision on a GPU."""
+    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float16) or torch.is_grad_enabled() or module.training:
+        return False
+    return not (recording() or backends.overridden() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"))
 
 
 def run(x: Tensor, steps: Sequence[tuple[nn.Module, SubLayer]], last: nn.Module | None) -> Tensor:
@@ -38,3 +47,13 @@ def run(x: Tensor, steps: Sequence[tuple[nn.Module, SubLayer]], last: nn.Module 
         assert isinstance(norm, nn.LayerNorm)
         normed, x = add_norm_alone(normed if last is None else x, sublayer(normed), norm)
     return normed
+
+
+def activates(activation: str, linear: nn.Module, x: Tensor) -> bool:
+    """Whether the product for x can have this non-linearity at its end."""
+    return activation in ACTIVATED and type(linear) is nn.Linear and linear.bias is not None and _alone(linear, x)
+
+
+def activated(activation: str, linear: nn.Linear, x: Tensor) -> Tensor:
+    flat = torch._addmm_activation(linear.bias, x.flatten(0, -2), linear.weight.t(), use_gelu=ACTIVATED[activation])
+    return flat.view(*x.shape[:-1], -1)

@@ -36,19 +36,20 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, activation: str = "relu", *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.gated = activation in GATED
+        self.name, self.gated = activation, activation in GATED
         self.activation = ACTIVATIONS[GATED.get(activation, activation)]
         self.widen = nn.Linear(width, 2 * inner if self.gated else inner, bias=bias)  # gated: gate and content in one product
         self.narrow = nn.Linear(inner, width, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.widen(x)
-        if self.gated:
-            gate, x = x.chunk(2, -1)
+        if joined.activates(self.name, self.widen, x):
+            x = joined.activated(self.name, self.widen, x)
+        elif self.gated:
+            gate, x = self.widen(x).chunk(2, -1)
             x = self.activation(gate) * x
         else:
-            x = self.activation(x)
+            x = self.activation(self.widen(x))
         tap(self, "inner", x)
         x = self.narrow(self.dropout(x))
         tap(self, "output", x)

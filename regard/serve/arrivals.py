@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from regard.decoding.many import Load
 from regard.decoding.search import Hypothesis
-from regard.decoding.table import Asked, Size, decode_as_they_come
+from regard.decoding.table import Asked, Size, decode_as_they_come, longest_source
 from regard.door import Model
 from regard.door.one_by_one import OneByOne
 from regard.errors import RegardError
-from regard.models import LanguageModel
 from regard.serve.queue import Company, Entry, Outcome
 
 LEAST_READ, LEAST_BEGUN = 32, 8  # tokens that there is room for at any table, in a source and in a prefix
@@ -53,7 +52,8 @@ class Arrivals:
         self.guests = {entry: self._guest(entry) for entry in self.first}
         for guest in list(self.guests.values()):
             self._welcome(guest)
-        decode_as_they_come(self.model.writer, self._size, self, self._done, self.writing.method, self.writing.rules)
+        kept = None if self.model.device.type == "cpu" else self.model.kept
+        decode_as_they_come(self.model.writer, self._size, self, self._done, self.writing.method, self.writing.rules, kept)
 
     def take(self, most: int, size: Size | None) -> list[Asked]:
         if not self.ready:
@@ -78,8 +78,7 @@ class Arrivals:
 
     @property
     def _longest(self) -> int:
-        context = self.model.config.context
-        return context - 1 if isinstance(self.model.writer, LanguageModel) else context  # which writes where it reads
+        return longest_source(self.model.generator)
 
     def _size(self, first: Sequence[Asked]) -> Size:
         """Of a table for those who are here and for others, who may be somewhat longer."""

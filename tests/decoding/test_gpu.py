@@ -13,6 +13,7 @@ import torch
 
 from regard.data.batch import Tokens
 from regard.decoding import many, runner, table
+from regard.decoding.kept import Kept, Kind
 from regard.decoding.many import decode_many
 from regard.decoding.replay import Replayed
 from regard.decoding.runner import stream
@@ -250,3 +251,33 @@ def test_threads_decode_side_by_side() -> None:
     with ThreadPoolExecutor(3) as pool:
         for found in pool.map(lambda _: decoded(model, SOURCES, METHODS["beam"]), range(6)):
             assert_same(found, want, WITHIN)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam", "sampling"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in RECURRENT])
+def test_what_was_recorded_is_replayed_for_the_next_texts(kind: str, name: str, graphs: type[Watched]) -> None:
+    """At tables that are kept: texts of nearly the same length, as many or fewer, and nothing is recorded again."""
+    model, kept, rules = moved(kind), Kept(), Rules(max_length=LONGEST)
+    recorded = []
+    for start, end in ((0, 8), (8, 16), (20, 25), (3, 11)):
+        sources, numbers = [[*source] for source in SOURCES[start:end]], range(start, end)
+        want = decoded(on_cpu(kind), sources, METHODS[name], rules, numbers=numbers)
+        assert_same(decode_many(model, sources, METHODS[name], rules, numbers=numbers, kept=kept), want, WITHIN)
+        recorded.append(graphs.recorded)
+    assert recorded[0] > 0
+    assert recorded == [recorded[0]] * 4
+
+
+def test_a_kept_table_is_given_up_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, kept, rules = moved("before"), Kept(), Rules(max_length=LONGEST)
+    sources = [[*source] for source in SOURCES[:8]]
+    want = decode_many(model, sources, GREEDY, rules, kept=kept)
+    kind = Kind(model, GREEDY, rules, 32, 0, 8)
+    assert kept.has(kind)
+
+    def too_much(*given: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(table.Table, "_go_on", too_much)
+    assert_same(decode_many(model, sources, GREEDY, rules, kept=kept), want, WITHIN)
+    assert not kept.has(kind)

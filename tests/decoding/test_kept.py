@@ -1,0 +1,178 @@
+"""Tables that are kept for whoever comes next: each source is decoded as if it were alone, and at a new table."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from regard.decoding import kept, table
+from regard.decoding.kept import Kept, Kind, roundly
+from regard.decoding.line import decode_in_lines, lines_of
+from regard.decoding.runner import Run
+from regard.decoding.search import Hypothesis
+from regard.decoding.settings import GREEDY, Beam, Method, Rules
+from regard.decoding.table import Asked, Size, Table, decode_as_they_come
+from regard.models import Generator
+from tests.decoding.lively import assert_same, lively
+from tests.decoding.test_table import METHODS, RULES, TRANSFORMERS, Waiting, alone, those
+
+
+@pytest.fixture
+def laid(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seats of all tables that are new."""
+    made: list[int] = []
+    new = Table._new
+    monkeypatch.setattr(Table, "_new", lambda self, like, seats: made.append(seats) or new(self, like, seats))
+    return made
+
+
+def served(
+    model: Generator, asked: Sequence[Asked], method: Method, rules: Rules, tables: Kept, size: Size, waiting: Waiting | None = None
+) -> list[list[Hypothesis]]:
+    found: dict[object, list[Hypothesis]] = {}
+    decode_as_they_come(
+        model, lambda _: size, waiting or Waiting(asked), lambda one, some: found.update({one.key: some}), method, rules, tables
+    )
+    return [found[one.key] for one in asked]
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_at_a_table_used_before_each_is_as_if_alone(kind: str, method: Method, laid: list[int]) -> None:
+    model, tables, everybody = lively(kind), Kept(), those(22)
+    for asked in (everybody[:4], everybody[10:13], everybody[13:22], everybody[4:8]):
+        assert_same(served(model, asked, method, RULES, tables, Size(4, 32)), alone(model, asked, method, RULES), 1e-9)
+    assert laid == [4]
+
+
+@pytest.mark.parametrize("method", [GREEDY, Beam(size=3, n_best=2)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("kind", ["before", "gpt2"])
+def test_with_prefixes(kind: str, method: Method, laid: list[int]) -> None:
+    model, tables = lively(kind), Kept()
+    for given in ([(5, 6, 7), ()], [(8,), (9, 10, 11)], [()]):
+        asked = those(4, prefixes=given)
+        assert_same(served(model, asked, method, RULES, tables, Size(4, 32, 3)), alone(model, asked, method, RULES), 1e-9)
+    assert laid == [4]
+
+
+class Late(Waiting):
+    """Two come first, then nobody, then all the others."""
+
+    calls = 0
+
+    def take(self, most: int, size: Size | None) -> list[Asked]:
+        self.calls += 1
+        self.at_once = 1 if self.calls < 3 else 0 if self.calls < 5 else 12
+        return super().take(most, size)
+
+
+@pytest.mark.parametrize("kind", ["before", "gpt2", "window"])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_whoever_comes_late_all_move_to_a_larger_table_and_back(
+    kind: str, method: Method, laid: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "FEW", 0)
+    moved: list[tuple[int, int]] = []
+    move = Table._move
+    monkeypatch.setattr(Table, "_move", lambda self, run, seats: moved.append((len(self.guests), seats)) or move(self, run, seats))
+    model, tables, asked = lively(kind), Kept(), those(14)
+    for _ in range(2):
+        found = served(model, asked, method, RULES, tables, Size(16, 32), Late(asked))
+        assert_same(found, alone(model, asked, method, RULES), 1e-9)
+    assert any(before < after for before, after in moved)
+    assert any(before > after for before, after in moved)
+    assert len(laid) == len(set(laid)) <= 5  # 1, 2, 4, 8 and 16: each of them once
+
+
+def test_few_rows_stay_where_they_are_unless_a_smaller_table_is_there(laid: list[int]) -> None:
+    model, tables, asked = lively("before"), Kept(), those(8)
+    served(model, asked, GREEDY, RULES, tables, Size(8, 32))
+    assert laid == [8]
+    served(model, asked[:2], GREEDY, RULES, tables, Size(8, 32))
+    assert laid == [8, 2]
+
+
+def test_many_rows_move_together(laid: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FEW", 4)
+    model, asked = lively("before"), those(8)
+    assert_same(served(model, asked, GREEDY, RULES, Kept(), Size(8, 32)), alone(model, asked, GREEDY, RULES), 1e-9)
+    assert laid[0] == 8
+    assert min(laid) < 8
+
+
+def test_what_differs_has_another_table(laid: list[int]) -> None:
+    model, tables, asked = lively("before"), Kept(), those(2)
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    served(lively("gpt2"), asked, GREEDY, RULES, tables, Size(2, 32))
+    served(model, asked, Beam(size=2), RULES, tables, Size(2, 32))
+    served(model, asked, GREEDY, RULES.model_copy(update={"no_repeat": 2}), tables, Size(2, 32))
+    served(model, asked, GREEDY, RULES, tables, Size(2, 64))
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32, 1))
+    assert laid == [2] * 6
+    served(model, asked, GREEDY, Rules(**RULES.model_dump()), tables, Size(2, 32))
+    assert laid == [2] * 6
+
+
+def test_when_weights_are_elsewhere_so_is_what_was_recorded(laid: list[int]) -> None:
+    model, tables, asked = copy.deepcopy(lively("before")), Kept(), those(2)
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    with torch.no_grad():
+        model.embed.weight.mul_(1.0)  # as an optimiser would
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    assert laid == [2]
+    model.float()
+    assert_same(served(model, asked, GREEDY, RULES, tables, Size(2, 32)), alone(model, asked, GREEDY, RULES), 1e-5)
+    assert laid == [2, 2]
+
+
+def test_a_table_where_something_failed_is_not_kept(laid: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tables, asked = lively("before"), Kept(), those(2)
+    position = Run.position
+
+    def fails(run: Run) -> None:
+        monkeypatch.setattr(Run, "position", position)
+        raise ValueError("spilt")
+
+    monkeypatch.setattr(Run, "position", fails)
+    with pytest.raises(ValueError, match="spilt"):
+        served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    assert_same(served(model, asked, GREEDY, RULES, tables, Size(2, 32)), alone(model, asked, GREEDY, RULES), 1e-9)
+    assert laid == [2, 2]
+
+
+def test_those_used_last_are_kept(laid: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST", 2)
+    model, tables, asked = lively("before"), Kept(), those(4)
+    for count in (4, 2, 1, 2, 4):
+        served(model, asked[:count], GREEDY, RULES, tables, Size(4, 32))
+    assert laid == [4, 2, 1, 4]
+    monkeypatch.setattr(kept, "BYTES", 1)
+    served(model, asked[:2], GREEDY, RULES, tables, Size(4, 32))
+    assert not tables.has(Kind(model, GREEDY, RULES, 32, 0, 2))
+
+
+def test_kept_tables_can_be_given_up() -> None:
+    model, tables = lively("before"), Kept()
+    served(model, those(2), GREEDY, RULES, tables, Size(2, 32))
+    kind = Kind(model, GREEDY, RULES, 32, 0, 2)
+    assert tables.has(kind)
+    tables.clear()
+    assert not tables.has(kind)
+    assert tables.take(kind) is None
+
+
+def test_lines_of_nearly_the_same_length_find_the_same_table(laid: list[int]) -> None:
+    model, tables = lively("before"), Kept()
+    for sources in ([[5] * 9, [6] * 4], [[7] * 11, [8] * 3], [[9] * 2, [3] * 30]):
+        found: dict[int, list[Hypothesis]] = {}
+        decode_in_lines(model, lines_of(sources, 1), lambda longest: 8, GREEDY, RULES, found, tables)
+        wanted = alone(model, [Asked(source, number) for number, source in enumerate(sources)], GREEDY, RULES)
+        assert_same([found[0], found[1]], wanted, 1e-9)
+    assert laid == [2]
+
+
+def test_lengths_in_steps() -> None:
+    assert [roundly(length, 100) for length in (1, 32, 33, 97, 100, 120)] == [32, 32, 64, 100, 100, 120]
