@@ -11,7 +11,7 @@ from regard.decoding.settings import Method, Rules
 from regard.decoding.table import Asked, Size, decode_as_they_come, longest_source
 from regard.models import Generator
 
-ALIKE = 0.6  # of the length that a table has room for: what is shorter had better have another, with less padding
+ALIKE = 0.6  # of the longest at a table: what is shorter had better have another, with less padding
 
 Found = dict[int, list[Hypothesis]]
 
@@ -24,12 +24,15 @@ class Line:
         self.asked = asked
         self.begun = max((len(each.prefix) for each in asked), default=0)
         self._next, self._closed = 0, False
+        self._longest = 0  # of those at the table
 
     def take(self, most: int, size: Size | None) -> list[Asked]:
         if self._closed:
             return []
         start = end = self._next
-        least = 0 if size is None or len(self.asked) <= size.seats else ALIKE * size.read
+        if size is None and start < len(self.asked):
+            self._longest = len(self.asked[start].ids)
+        least = 0 if size is None or len(self.asked) <= size.seats else ALIKE * self._longest
         while end < min(start + most, len(self.asked)) and len(self.asked[end].ids) >= least:
             end += 1
         self._next = end

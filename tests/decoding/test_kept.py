@@ -176,3 +176,11 @@ def test_lines_of_nearly_the_same_length_find_the_same_table(laid: list[int]) ->
 
 def test_lengths_in_steps() -> None:
     assert [roundly(length, 100) for length in (1, 32, 33, 97, 100, 120)] == [32, 32, 64, 100, 100, 120]
+
+
+def test_those_at_a_table_are_alike_however_much_room_it_has() -> None:
+    [waiting] = lines_of([[1] * length for length in (33, 25, 20, 19, 12, 5)], 1)
+    assert [len(one.ids) for one in waiting.take(1, None)] == [33]
+    assert [len(one.ids) for one in waiting.take(4, Size(5, 64))] == [25, 20]
+    assert [len(one.ids) for one in waiting.take(1, None)] == [19]
+    assert [len(one.ids) for one in waiting.take(4, Size(5, 32))] == [12]
