@@ -322,7 +322,8 @@ def test_the_line_is_in_order_of_length_and_alike() -> None:
     assert [len(one.ids) for one in waiting.take(4, size)] == [9, 7]
     assert ALIKE * 10 > 3
     assert waiting.take(4, size) == []
-    assert [len(one.ids) for one in waiting.take(4, Size(4, 3))] == [3, 2]
+    assert [len(one.ids) for one in waiting.take(1, None)] == [3]
+    assert [len(one.ids) for one in waiting.take(4, Size(4, 3))] == [2]
     assert waiting.take(1, None) == []
     both = lines_of(sources, 2)
     assert [[len(one.ids) for one in line.take(9, Size(9, 1))] for line in both] == [[10, 7, 2], [9, 3]]
