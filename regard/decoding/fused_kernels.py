@@ -22,7 +22,8 @@ from regard.decoding.search import BeamSearch
 BLOCK, BLOCKS = 1024, 32  # words of a vocabulary that a warp looks at, and most blocks that a beam chooses from
 COLUMNS, WARPS = 128, 4  # words of a history that are moved together
 NEVER, ENDS = tl.constexpr(fused.NEVER), tl.constexpr(fused.ENDS)
-OFF = tl.constexpr(float("-inf"))
+OFF, LOG2_E = tl.constexpr(float("-inf")), tl.constexpr(1.4426950408889634)
+PLACES = tl.constexpr(8191)  # the last in the largest block: 13 bits, which float16 and bfloat16 leave free in float32
 
 
 class Seen(NamedTuple):
@@ -96,47 +97,54 @@ def _over_vocabulary(
     at = source * source_stride + (row % hypotheses).to(tl.int64) * row_stride + word
     score = tl.load(logits + at, mask=inside, other=OFF).to(tl.float32)
     top = tl.max(score, 0)
-    total = tl.sum(tl.exp(score - tl.where(top == OFF, 0.0, top)), 0)
+    total = tl.sum(tl.exp2((score - tl.where(top == OFF, 0.0, top)) * LOG2_E), 0)
     where = row.to(tl.int64) * blocks + part
     tl.store(highest + where, top)
     tl.store(totals + where, total)
     if silences:
-        kind = tl.load(kinds + word, mask=inside, other=0)
         early = tl.load(written + source) < tl.load(least + source)
-        score = tl.where(((kind & NEVER) != 0) | (((kind & ENDS) != 0) & early), OFF, score)
-    score = tl.where(score == 0.0, 0.0, score)  # below zero there is another one
-    key = _ordered(score, place, logits.dtype.element_ty, half)
-    taken: tl.constexpr = -(2**31) if half else -(2**62)
+        off = tl.load(kinds + word, mask=inside, other=0) & tl.where(early, NEVER | ENDS, NEVER).to(tl.uint8)
+        score = tl.where(off != 0, OFF, score)
+    key = _ordered(score, place, half)
     number = tl.arange(0, padded)
     keys = tl.full((padded,), 0, key.dtype)
-    for turn in range(each):
-        first = tl.max(key, 0)
-        keys = tl.where(number == turn, first, keys)
-        key = tl.where(key == first, taken, key)
-    tl.store(best + where * each + number, _score(keys, logits.dtype.element_ty, half), mask=number < each)
-    tl.store(words + where * each + number, part * block + (65535 - (keys & 65535)).to(tl.int32), mask=number < each)
+    if each == 1:
+        keys += tl.max(key, 0)
+    else:  # in pairs, of which only the better half is looked through
+        taken: tl.constexpr = -(2**31) if half else -(2**62)
+        one, other = tl.split(tl.reshape(key, (block // 2, 2)))
+        better, worse = tl.maximum(one, other), tl.minimum(one, other)
+        for turn in range(each):
+            first = tl.max(better, 0)
+            keys = tl.where(number == turn, first, keys)
+            better, worse = tl.where(better == first, worse, better), tl.where(better == first, taken, worse)
+    tl.store(best + where * each + number, _score(keys, half), mask=number < each)
+    tl.store(words + where * each + number, part * block + ((keys & PLACES) ^ PLACES).to(tl.int32), mask=number < each)
 
 
 @triton.jit
-def _ordered(score, place, kind: tl.constexpr, half: tl.constexpr):
-    """Whole numbers in the order of the scores, the first of equal ones highest. The bits of negative ones stand the other way round."""
+def _ordered(score, place, half: tl.constexpr):
+    """Whole numbers in the order of the scores, the first of equal ones highest.
+
+    The bits of negative numbers stand the other way round. Those of half precision leave the last ones free, for the place.
+    """
+    bits = (score + 0.0).to(tl.int32, bitcast=True)  # of zeros there are two, and a sum has the positive one
     if half:
-        bits = score.to(kind).to(tl.int16, bitcast=True).to(tl.int32)
-        order = bits ^ ((bits >> 31) & 0x7FFF)
+        key = (bits ^ ((bits >> 31) & (0x7FFFFFFF - PLACES))) + (place ^ PLACES)
     else:
-        bits = score.to(tl.int32, bitcast=True).to(tl.int64)
-        order = bits ^ ((bits >> 63) & 0x7FFFFFFF)
-    return order * 65536 + (65535 - place)
+        key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) * (PLACES + 1) + (place ^ PLACES)
+    return key
 
 
 @triton.jit
-def _score(key, kind: tl.constexpr, half: tl.constexpr):
-    order = key >> 16
+def _score(key, half: tl.constexpr):
     if half:
-        score = (order ^ ((order >> 31) & 0x7FFF)).to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        bits = key - (key & PLACES)
+        bits = bits ^ ((bits >> 31) & (0x7FFFFFFF - PLACES))
     else:
-        score = (order ^ ((order >> 63) & 0x7FFFFFFF)).to(tl.int32).to(tl.float32, bitcast=True)
-    return score
+        bits = (key >> 13).to(tl.int32)
+        bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["given", "room"])

@@ -97,9 +97,7 @@ def both(plain: Search, quick: Search, logits: Tensor, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(fused, "HAS_TRITON", False)
         plain.advance(logits.clone())
-        before = logits.clone()
         advance(quick, logits)
-        assert torch.equal(logits.nan_to_num(5.0), before.nan_to_num(5.0))
     assert_alike(quick, plain)
 
 
@@ -197,7 +195,6 @@ def test_sources_leave_and_others_take_their_places(name: str, device: str, monk
     pair = [made(method, rules, [2, 5, 1], device, given=3, room=16) for _ in range(2)]
     for search in pair:
         search.vacate(torch.arange(3, device=device))
-    tables = None
 
     def seat(lengths: Sequence[int], places: Sequence[int]) -> None:
         new = [made(method, rules, lengths, device, given=2) for _ in range(2)]
