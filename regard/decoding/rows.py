@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from regard.decoding.rules import Steering
 
 if TYPE_CHECKING:
+    from regard.decoding.fused import Tables
     from regard.decoding.search import Hypothesis
     from regard.decoding.tree import Tree
 
@@ -31,6 +32,7 @@ class Search(ABC):
     parents: Tensor | None  # (sources, hypotheses), whose continuations they are, where that can change
     open: Tensor  # (sources,), whether anything is still to come
     broken: Tensor  # (), whether any score was not a number
+    tables: Tables | None = None  # what kernels look up, where there are some
 
     @abstractmethod
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.decoding import fused
 from regard.decoding.rows import Search
 from regard.decoding.rules import OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities
@@ -58,6 +59,9 @@ class Sampler(Search):
 
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
         """From the logits (sources, 1, vocabulary) of the next word to the word chosen."""
+        if fused.suits_greedy(self, logits):
+            fused.greedy(self, logits)
+            return
         logs = log_probabilities(logits, in_place=self.steering.only_turns_off)
         self.broken |= logs[..., 0].isnan().any()
         # Turned off or not, log-probabilities are logits less a number that is the same for all words. A penalty goes by their sign.

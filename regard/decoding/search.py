@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decoding import fused
 from regard.decoding.rows import Search, chosen_rows, put, write_at
 from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
@@ -165,6 +166,9 @@ class BeamSearch(Search):
         `weights` (sources, hypotheses, source length): where each hypothesis looked, for coverage; `real`: which of them are words. The
         logits are not kept.
         """
+        if fused.suits_beam(self, logits, weights):
+            fused.beam(self, logits)
+            return
         logs = log_probabilities(logits, in_place=True)
         self.broken |= logs[..., 0].isnan().any()
         if self.tree is not None:
