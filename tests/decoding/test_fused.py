@@ -307,6 +307,22 @@ def test_of_equals_the_first_is_chosen(dtype: torch.dtype, device: str) -> None:
     assert torch.equal(beam.parents * 300 + beam.words, order)
 
 
+@devices
+def test_of_equals_what_was_finished_first_stays_first(device: str) -> None:
+    search = made(Beam(size=3, n_best=3), Rules(max_length=9), [3], device)
+    logits = torch.randn(1, 3, 70, generator=torch.Generator().manual_seed(1)).to(device)
+    logits[..., END] = torch.tensor([9.0, -9.0, 8.0], device=device)
+    search.advance(logits[:, :1] * (torch.arange(70, device=device) != END))
+    trial = copy.deepcopy(search)
+    advance(trial, logits)
+    found = trial.finished.rank[0, 0]
+    assert (found > OFF).tolist() == [True, True, False]
+    search.finished.rank[0, 0, 0], search.finished.length[0, 0, 0] = found[0], 7
+    advance(search, logits)
+    assert search.finished.length[0, 0].tolist() == [7, 2, 2]
+    assert torch.equal(search.finished.rank[0, 0], found[[0, 0, 1]])
+
+
 class Quick:
     """Counts the positions that the kernels search."""
 
