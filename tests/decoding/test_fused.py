@@ -33,6 +33,7 @@ interpreted = pytest.mark.skipif(
 devices = pytest.mark.parametrize("device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)])
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero) encountered:RuntimeWarning")  # NumPy's, in the interpreter
 END, WITHIN = 2, 2e-5
+WORDS = 1024  # of a block
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     if fused.HAS_TRITON:
         from regard.decoding import fused_kernels
 
+        assert fused_kernels.BLOCK == WORDS
         monkeypatch.setattr(fused_kernels, "BLOCK", 64)
         monkeypatch.setattr(fused_kernels, "COLUMNS", 4)
 
@@ -68,8 +70,10 @@ class Logits:
 
     def __call__(self, sources: int, hypotheses: int) -> Tensor:
         rows = sources * hypotheses
-        order = torch.rand(rows, len(self.grid), generator=self.generator).argsort(1)[:, : self.vocabulary]
-        scores = self.grid[order]
+        few = min(self.vocabulary, len(self.grid) // 2)  # so that rows differ in what they have; all others are unlikely
+        scores = self.grid[torch.rand(rows, len(self.grid), generator=self.generator).argsort(1)[:, :few]]
+        scores = torch.cat((scores, -7 - 9 * torch.rand(rows, self.vocabulary - few, generator=self.generator)), 1)
+        scores = scores.gather(1, torch.rand(scores.shape, generator=self.generator).argsort(1))
         if self.dtype == torch.float32:  # and of these there are more
             scores = scores + 1e-3 * torch.rand(scores.shape, generator=self.generator)
         likely = torch.rand(rows, len(self.ends), generator=self.generator) < 0.3
@@ -188,6 +192,19 @@ def test_vocabularies_of_any_size(name: str, vocabulary: int, device: str, monke
 
 
 @devices
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["greedy", "two"])
+def test_blocks_as_large_as_they_are(name: str, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.decoding import fused_kernels
+
+    monkeypatch.setattr(fused_kernels, "BLOCK", WORDS)
+    plain, quick = (made(METHODS[name], Rules(max_length=4), [3, 3], device) for _ in range(2))
+    logits = Logits(50_257, dtype, device)
+    for position in range(3):
+        both(plain, quick, logits(2, plain.hypotheses if position else 1), monkeypatch)
+
+
+@devices
 @pytest.mark.parametrize("name", ["greedy", "four"])
 def test_sources_leave_and_others_take_their_places(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method, rules = METHODS[name], Rules(max_length="6+1x", min_length=4)
@@ -288,6 +305,22 @@ def test_of_equals_the_first_is_chosen(dtype: torch.dtype, device: str) -> None:
     order = ranks.flatten(1).argsort(dim=1, descending=True, stable=True)[:, :3]
     advance(beam, scores)
     assert torch.equal(beam.parents * 300 + beam.words, order)
+
+
+@devices
+def test_of_equals_what_was_finished_first_stays_first(device: str) -> None:
+    search = made(Beam(size=3, n_best=3), Rules(max_length=9), [3], device)
+    logits = torch.randn(1, 3, 70, generator=torch.Generator().manual_seed(1)).to(device)
+    logits[..., END] = torch.tensor([9.0, -9.0, 8.0], device=device)
+    search.advance(logits[:, :1] * (torch.arange(70, device=device) != END))
+    trial = copy.deepcopy(search)
+    advance(trial, logits)
+    found = trial.finished.rank[0, 0]
+    assert (found > OFF).tolist() == [True, True, False]
+    search.finished.rank[0, 0, 0], search.finished.length[0, 0, 0] = found[0], 7
+    advance(search, logits)
+    assert search.finished.length[0, 0].tolist() == [7, 2, 2]
+    assert torch.equal(search.finished.rank[0, 0], found[[0, 0, 1]])
 
 
 class Quick:
