@@ -22,7 +22,7 @@ from regard.decoding.settings import Method, Rules, Sampling
 from regard.models import Generator, LanguageModel, Seq2Seq
 from regard.models.state import StackState
 
-LET_IN_AT = {"cpu": 8, "cuda": 16}  # the part of the seats that is let in together: reading a few at once is cheaper than one by one
+LET_IN_AT = {"cpu": 8, "cuda": 4}  # the part of the seats that is let in together: reading a few at once is cheaper than one by one
 SLACK = 1.5  # times as many slots as a source can need: the more, the more seldom they are cleared
 FEW = 512  # rows, which are not worth recording fewer of
 
