@@ -139,7 +139,8 @@ def _decoded(
     numbers = [each for number, own in zip(given, parts, strict=True) for each in numbers_of(number, len(own))]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
     sources = list(chain.from_iterable(parts))
-    decoded = decode_many(model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation)
+    with model.turn:
+        decoded = decode_many(model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation)
     found = iter(decoded)
     return [[next(found) for _ in own] for own in parts]
 
@@ -203,7 +204,9 @@ def generate(
     method, rules = chosen(options, DRAWN, own_rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
     ahead = speculation_of(model, options, method)
-    found = decode_many(model.writer, given, method, rules, numbers=_numbers(prompts, first, numbers), tree=tree, speculation=ahead)
+    chance = _numbers(prompts, first, numbers)
+    with model.turn:
+        found = decode_many(model.writer, given, method, rules, numbers=chance, tree=tree, speculation=ahead)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
