@@ -36,10 +36,10 @@ ALL = 100_000
 GOAL = 0.9  # of the best batch rate
 # `regard translate`, and with it the time and the memory after each batch of lines; the clock is the system's.
 WATCHED = """
-import json, os, resource, sys, time
+import json, os, resource, sys, threading, time
 from regard.cli import lines, main
 
-named_model = lines.named_model
+named_model, one_at_a_time = lines.named_model, threading.Lock()
 
 def watched_model(*given):
     model = named_model(*given)
@@ -47,11 +47,12 @@ def watched_model(*given):
 
     def watched_translate(*given, **options):
         found = translate(*given, **options)
-        done[0], done[1] = done[0] + len(found), done[1] + sum(len(answer.tokens) for answer in found)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        now = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1024**2 if sys.platform == "linux" else memory
-        state = {"begun": begun, "lines": done[0], "tokens": done[1], "peak": memory, "memory": now}
-        os.write(2, (json.dumps(state) + "\\n").encode())
+        with one_at_a_time:  # on a GPU two batches are under way
+            done[0], done[1] = done[0] + len(found), done[1] + sum(len(answer.tokens) for answer in found)
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            now = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1024**2 if sys.platform == "linux" else memory
+            state = {"begun": begun, "lines": done[0], "tokens": done[1], "peak": memory, "memory": now}
+            os.write(2, (json.dumps(state) + "\\n").encode())
         return found
 
     model.translate = watched_translate

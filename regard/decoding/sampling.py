@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.decoding import fused
 from regard.decoding.rows import Search
 from regard.decoding.rules import OFF, Steering
-from regard.decoding.search import Hypothesis, log_probabilities
+from regard.decoding.search import Hypothesis, log_probabilities, on_host
 from regard.decoding.settings import Sampling
 
 if TYPE_CHECKING:
@@ -91,10 +91,12 @@ class Sampler(Search):
         self.open[places] = False
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        words = self.history[sources, 0, self.given :].cpu()
-        rows = zip(words.tolist(), self.logs[sources].tolist(), self.written[sources].tolist(), strict=True)
-        found = [[self._hypothesis(words[:length], logs[:length])] for words, logs, length in rows]
-        return [[] if stuck else each for each, stuck in zip(found, self.stuck[sources].tolist(), strict=True)]
+        tensors = (self.written, self.stuck, self.history[:, 0, self.given :], self.logs)
+        written, stuck, words, logs = on_host(*(tensor.index_select(0, sources) for tensor in tensors))
+        longest = int(written.max(initial=0))
+        columns = (words[:, :longest].astype(int), logs[:, :longest], written.astype(int), stuck)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [[] if stuck else [self._hypothesis(words[:length], logs[:length])] for words, logs, length, stuck in rows]
 
     def _hypothesis(self, words: list[int], logs: list[float]) -> Hypothesis:
         ended = words[-1] in self.steering.ends

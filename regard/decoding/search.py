@@ -13,10 +13,12 @@ Nothing here asks the device for a number: sources that are done simply have no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 BLOCK = 64  # words of a vocabulary that are looked at together
 WORST = -1e9  # ranks what lacks a required word below everything that has it
+
+Place = tuple[float, float, list[int], list[float], int, bool]  # the rank, score, words, log-probabilities, length and end of one finished
 
 
 @dataclass(frozen=True)
@@ -304,20 +308,35 @@ class BeamSearch(Search):
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         """The best hypotheses of these sources, at most n_best each, best first; none where the rules leave nothing to write."""
-        found = Finished(*(tensor.index_select(0, sources).flatten(1, 2).cpu() for tensor in vars(self.finished).values()))
-        return [self._best(found, number) for number in range(len(sources))]
+        tensors = (tensor[:, :, : self._looked_through].index_select(0, sources).flatten(1, 2) for tensor in vars(self.finished).values())
+        rank, score, words, logs, length, ended = on_host(*tensors)
+        longest = int(length.max(initial=0))
+        columns = (rank, score, words[..., :longest].astype(int), logs[..., :longest], length.astype(int), ended.astype(bool))
+        return [self._best(zip(*own, strict=True)) for own in zip(*(column.tolist() for column in columns), strict=True)]
 
-    def _best(self, found: Finished, source: int) -> list[Hypothesis]:
+    @property
+    def _looked_through(self) -> int:
+        """How many places of each group may hold what is asked for: two groups, or two ways to end, may come to the same."""
+        alike = self.groups > 1 or len(self.steering.ends) > 1
+        return self.width if alike and self.beam.n_best > 1 else min(self.beam.n_best, self.width)
+
+    def _best(self, places: Iterable[Place]) -> list[Hypothesis]:
         best: list[Hypothesis] = []
-        for place in found.rank[source].argsort(descending=True, stable=True).tolist():
-            if float(found.rank[source, place]) < WORST / 2 or len(best) == self.beam.n_best:
+        for rank, score, words, logs, length, ended in sorted(places, key=lambda place: -place[0]):
+            if rank < WORST / 2 or len(best) == self.beam.n_best:
                 break
-            length, ended = int(found.length[source, place]), bool(found.ended[source, place])
-            words = tuple(found.words[source, place, : length - ended].tolist())
-            logs = tuple(found.logs[source, place, :length].tolist())
-            if all(words != other.tokens or ended != other.ended for other in best):  # two groups may come to the same
-                best.append(Hypothesis(words, logs, ended, float(found.score[source, place])))
+            tokens = tuple(words[: length - ended])
+            if all(tokens != other.tokens or ended != other.ended for other in best):
+                best.append(Hypothesis(tokens, tuple(logs[:length]), ended, score))
         return best
+
+
+def on_host(*tensors: Tensor) -> list[npt.NDArray[np.float64]]:
+    """Tensors (sources, …) in one transfer, since a GPU is waited for at each. In float64, which holds any word exactly."""
+    widths = [tensor.shape[1:].numel() for tensor in tensors]
+    flat = torch.cat([tensor.reshape(-1, width).double() for tensor, width in zip(tensors, widths, strict=True)], 1).cpu().numpy()
+    parts = np.split(flat, np.cumsum(widths)[:-1], axis=1)
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -58,11 +59,11 @@ def translate(
     found = _decoded(model, parts, prefixes_of(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree, ahead)
     if options.get("mbr"):
         found = [[most_agreed(model.tokenizer, hypotheses) for hypotheses in own] for own in found]
-    _check_found([hypotheses for own in found for hypotheses in own], rules)
-    answers = []
-    for number, (own, hypotheses) in enumerate(zip(parts, found, strict=True), first):
-        answers.append(joined([written(model, *pair, attention, number, rules) for pair in zip(own, hypotheses, strict=True)]))
-    return answers
+    each = list(chain.from_iterable(found))
+    _check_found(each, rules)
+    places = [number for number, own in enumerate(parts, first) for _ in own]
+    answers = iter(written_all(model, list(chain.from_iterable(parts)), each, attention, places, rules))
+    return [joined([next(answers) for _ in own]) for own in parts]
 
 
 def own_rules(model: Model, rules: Rules) -> Rules:
@@ -114,8 +115,11 @@ def in_parts(model: Model, texts: list[str], tags: str | Sequence[str | None] | 
 
 def _tagged(read: Tokenizer, texts: list[str], tags: Sequence[str | None]) -> list[list[int]]:
     """The tokens of each text after its tag; those with the same tag at once."""
+    different = list(dict.fromkeys(tags))
+    if len(different) == 1:
+        return read.encode_batch(texts, different[0])
     found: dict[int, list[int]] = {}
-    for tag in dict.fromkeys(tags):
+    for tag in different:
         own = [index for index, other in enumerate(tags) if other == tag]
         found |= zip(own, read.encode_batch([texts[index] for index in own], tag), strict=True)
     return [found[index] for index in range(len(texts))]
@@ -135,9 +139,10 @@ def _decoded(
     numbers = [each for number, own in zip(given, parts, strict=True) for each in numbers_of(number, len(own))]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
     sources = list(chain.from_iterable(parts))
-    decoded = decode_many(
-        model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation, kept=model.kept
-    )
+    with model.turn:
+        decoded = decode_many(
+            model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation, kept=model.kept
+        )
     found = iter(decoded)
     return [[next(found) for _ in own] for own in parts]
 
@@ -202,11 +207,12 @@ def generate(
     given = prompt_ids(model, prompts, first)
     ahead = speculation_of(model, options, method)
     chance = _numbers(prompts, first, numbers)
-    found = decode_many(model.writer, given, method, rules, numbers=chance, tree=tree, speculation=ahead, kept=model.kept)
+    with model.turn:
+        found = decode_many(model.writer, given, method, rules, numbers=chance, tree=tree, speculation=ahead, kept=model.kept)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]
-    return [written(model, *pair, attention, number, rules) for number, pair in enumerate(zip(given, found, strict=True), first)]
+    return written_all(model, given, found, attention, range(first, first + len(given)), rules)
 
 
 def prompt_ids(model: Model, prompts: Sequence[Prompt], first: int = 0) -> list[list[int]]:
@@ -259,31 +265,65 @@ def text_of(tokenizer: Tokenizer, given: list[int], words: Iterator[int]) -> Ite
 
 def continuation(tokenizer: Tokenizer, given: Sequence[int], written: Sequence[int]) -> str:
     """The text of what was written after a prompt, with the space that may stand between them."""
-    before, whole = tokenizer.decode(given), tokenizer.decode([*given, *written])
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(written)
+    return continuations(tokenizer, [given], [written])[0]
+
+
+def continuations(tokenizer: Tokenizer, given: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> list[str]:
+    """The same for many, each after its own prompt."""
+    before = tokenizer.decode_batch(given)
+    whole = tokenizer.decode_batch([[*prompt, *words] for prompt, words in zip(given, written, strict=True)])
+    return [
+        text[len(prompt) :] if text.startswith(prompt) else tokenizer.decode(words)
+        for prompt, text, words in zip(before, whole, written, strict=True)
+    ]
 
 
 def written(model: Model, source: Sequence[int], hypotheses: Sequence[Hypothesis], attention: bool, number: int, rules: Rules) -> Written:
-    if not hypotheses:
-        model.warn(f"{model.place(number)}: {nothing_left(rules)}; it has no output")
-        return NO_OUTPUT
-    best, *others = (_one(model, source, hypothesis, attention) for hypothesis in hypotheses)
-    return best if not others else Written(**(vars(best) | {"alternatives": tuple(others)}))
+    [answer] = written_all(model, [source], [hypotheses], attention, [number], rules)
+    return answer
 
 
-def _one(model: Model, source: Sequence[int], hypothesis: Hypothesis, attention: bool) -> Written:
-    writes, reads = model.tokenizer, model.source_tokenizer
-    prompted = "generate" in model.verbs  # then it goes on from its prompt; a translation begins anew
-    text = continuation(writes, source, hypothesis.tokens) if prompted else writes.decode(hypothesis.tokens)
+def written_all(
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    found: Sequence[Sequence[Hypothesis]],
+    attention: bool,
+    numbers: Sequence[int],
+    rules: Rules,
+) -> list[Written]:
+    """What the hypotheses of each source say, the best of them with the others beside it. `numbers`: where each stands, for messages."""
+    texts = iter(_texts(model, sources, found))
+    answers = []
+    for source, hypotheses, number in zip(sources, found, numbers, strict=True):
+        if not hypotheses:
+            model.warn(f"{model.place(number)}: {nothing_left(rules)}; it has no output")
+            answers.append(NO_OUTPUT)
+            continue
+        read = tuple(model.source_tokenizer.pieces(source))
+        best, *others = [_one(model, source, read, hypothesis, next(texts), attention) for hypothesis in hypotheses]
+        answers.append(replace(best, alternatives=tuple(others)) if others else best)
+    return answers
+
+
+def _texts(model: Model, sources: Sequence[Sequence[int]], found: Sequence[Sequence[Hypothesis]]) -> list[str]:
+    """That of every hypothesis, all in one go, during which other threads can work."""
+    each = [hypothesis.tokens for hypotheses in found for hypothesis in hypotheses]
+    if "generate" not in model.verbs:
+        return model.tokenizer.decode_batch(each)
+    given = [source for source, hypotheses in zip(sources, found, strict=True) for _ in hypotheses]
+    return continuations(model.tokenizer, given, each)  # it goes on from its prompt; a translation begins anew
+
+
+def _one(model: Model, source: Sequence[int], read: tuple[str, ...], hypothesis: Hypothesis, text: str, attention: bool) -> Written:
     alignment, weights = attention_of(model, source, hypothesis) if attention else (None, None)
     return Written(
         text,
-        tuple(writes.pieces(hypothesis.tokens)),
+        tuple(model.tokenizer.pieces(hypothesis.tokens)),
         hypothesis.tokens,
         hypothesis.log_probabilities,
         hypothesis.score,
         hypothesis.ended,
-        tuple(reads.pieces(source)),
+        read,
         alignment=alignment,
         attention=weights,
     )

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +50,17 @@ class Frame:
     def put(self, ids: Sequence[int], room: int | None = None) -> list[int]:
         """The ids within the frame, cut where both together would be longer than `room`."""
         return [*self.before, *(ids if room is None else ids[: max(0, room - len(self))]), *self.after]
+
+
+class Known(dict[int, str]):
+    """What tokens stand for, each found out when it is first asked for."""
+
+    def __init__(self, find: Callable[[int], str]) -> None:
+        self._find = find
+
+    def __missing__(self, id: int) -> str:
+        found = self[id] = self._find(id)
+        return found
 
 
 class Tokenizer:
@@ -200,7 +211,11 @@ class Tokenizer:
 
         Bytes that are only part of a character are written as \\xe2.
         """
-        return [self._piece(id) for id in ids]
+        return [*map(self._pieces.__getitem__, ids)]
+
+    @cached_property
+    def _pieces(self) -> Known:
+        return Known(self._piece)
 
     def _piece(self, id: int) -> str:
         token = self._library.id_to_token(id)

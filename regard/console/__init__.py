@@ -12,22 +12,20 @@ import shutil
 import stat
 import struct
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import IO, Any, TextIO
 
+from regard.console.messages import Messages, Warned
 from regard.errors import CorpusError, RegardError
 from regard.evaluation.metrics import finite
 from regard.text.corpus import COMPRESSED, _raw_lines, find
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+__all__ = ["Batch", "Lines", "Messages", "OutputError", "Results", "line_by_line"]
 
-MOST_WARNINGS = 20  # of a kind; the rest are counted
 PATIENCE = 0.05  # seconds that lines wait for more to come, before they are worked on
 STANDARD = Path("-")  # standard input or output
 LINE_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -55,71 +53,14 @@ def line_by_line(texts: Sequence[str], file: Path | None, output: Path | None) -
             yield lines, results, messages
 
 
-class Messages:
-    """What a person should know, on standard error: warnings, and a progress bar where that is a terminal."""
+@dataclass(frozen=True)
+class Batch:
+    """Texts that are worked on together."""
 
-    def __init__(self) -> None:
-        self.bar_wanted = True
-        self._warned: Counter[str] = Counter()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self.done, self._begun = 0, 0.0
-
-    def __enter__(self) -> Messages:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.finish()
-        for kind, count in self._warned.items():
-            if count > MOST_WARNINGS:
-                self.say(f"… and {count - MOST_WARNINGS:,} more {kind}")
-
-    def say(self, message: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(f"regard: {message}", markup=False, highlight=False, soft_wrap=True)
-        elif sys.stderr is not None:  # print(file=None) would write it among the results
-            print(f"regard: {message}", file=sys.stderr, flush=True)
-
-    def warn(self, message: str, kind: str = "warnings") -> None:
-        """Says it, unless there were many of its kind already: then it is counted, and the count is said at the end."""
-        self._warned[kind] += 1
-        if self._warned[kind] <= MOST_WARNINGS:
-            self.say(message)
-
-    def start(self, total: int | None) -> None:
-        """Shows a bar, where there is a terminal to show it on. The total is of whatever `advance` is told as position."""
-        self.done, self._begun = 0, time.monotonic()
-        if not self.bar_wanted or sys.stderr is None or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        left = (TimeRemainingColumn(), TextColumn("left")) if total is not None else ()
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), *left)
-        # Standard output is for results, and must not be caught by the bar.
-        self._bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, refresh_per_second=4)
-        self._task = self._bar.add_task("", total=total)
-        self._bar.start()
-
-    def advance(self, count: int, position: int) -> None:
-        """So many lines more are done, and all up to a position."""
-        self.done += count
-        if self._bar is not None and self._task is not None:
-            rate = self.done / max(1e-9, time.monotonic() - self._begun)
-            text = f"{self.done:,} lines · {rate:,.0f}/s" if rate >= 10 else f"{self.done:,} lines · {rate:.1f}/s"
-            self._bar.update(self._task, completed=position, description=text)
-
-    def progress(self, done: int, total: int) -> None:
-        """The same, told from time to time how many of all are done; none begins it."""
-        if done:
-            self.advance(done - self.done, done)
-        else:
-            self.start(total)
-
-    def finish(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+    texts: list[str]
+    first: int  # how many came before them
+    position: int  # how far all is read with them, in what `Lines.total` counts
+    warnings: list[Warned]  # kept while they were read
 
 
 class Lines:
@@ -167,19 +108,41 @@ class Lines:
 
         A batch counts as done when the next is asked for.
         """
-        self._messages.start(self.total)
-        batch: list[str] = []
-        for text in self._read():
-            if text is not None:
-                batch.append(text)
-            if len(batch) == size or (text is None and batch):
-                yield batch
-                self._messages.advance(len(batch), self._position)
-                batch = []
-        if batch:
-            yield batch
-            self._messages.advance(len(batch), self._position)
+        for batch in self.ahead(size):
+            if batch is not None:
+                self._messages.warn_of(batch.warnings)
+                yield batch.texts
+                self.done(batch)
         self._messages.finish()
+
+    def ahead(self, size: int) -> Iterator[Batch | None]:
+        """The same, for whoever reads on before all is done: `done` tells. None: nothing more has come yet, and may not for long."""
+        self._messages.start(self.total)
+        read, first, warnings = self._read(), 0, list[Warned]()
+        while taken := self._taken(read, size, warnings):
+            if texts := [text for text in taken if text is not None]:
+                yield Batch(texts, first, self._position, warnings)
+                first, warnings = first + len(texts), []
+            if taken[-1] is None:
+                yield None
+
+    def _taken(self, read: Iterator[str | None], size: int, warnings: list[Warned]) -> list[str | None]:
+        """The next texts, at most so many; a None after them, where more are not there yet."""
+        taken: list[str | None] = []
+        try:
+            with self._messages.kept(warnings):
+                for text in read:
+                    taken.append(text)
+                    if text is None or len(taken) == size:
+                        break
+        except Exception:
+            self._messages.warn_of(warnings)
+            raise
+        return taken
+
+    def done(self, batch: Batch) -> None:
+        """The bar may go on."""
+        self._messages.advance(len(batch.texts), batch.position)
 
     def _read(self) -> Iterator[str | None]:
         """The texts; None where the next is not there yet."""
