@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Generic, TypeVar
 
 Batch = TypeVar("Batch")
@@ -58,7 +58,13 @@ def ahead(
 
 
 class Stopped(SystemExit):
-    """Ends a thread, wherever it is; what of it nobody catches is not shown."""
+    """Ends a task, wherever it is; what of it nobody catches is not shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        task = current_thread()
+        if isinstance(task, Task):
+            task.stopping = True
 
 
 class Task(Thread, Generic[Batch, Result]):
@@ -67,6 +73,7 @@ class Task(Thread, Generic[Batch, Result]):
     def __init__(self, work: Callable[[Batch], Result], batch: Batch) -> None:
         super().__init__(name="regard-ahead")
         self.work, self.batch, self.future = work, batch, Future[Result]()
+        self.stopping = False  # it has heard, and puts its things away
 
     def run(self) -> None:
         try:
@@ -87,7 +94,7 @@ class Task(Thread, Generic[Batch, Result]):
 
         One that waits for another's turn may have to be told again: Python forgets whom it was to interrupt when it interrupts another.
         """
-        if self.ident is not None and not self.future.done():
+        if self.ident is not None and not self.stopping and not self.future.done():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(Stopped))
         return self.waited_for(PATIENCE)
 

@@ -191,6 +191,11 @@ def prefixes_of(model: Model, prefix: str | Sequence[str] | None, parts: Parts) 
         raise ConfigError(f"{len(texts)} prefixes for {len(parts)} texts; give one for all, or each its own")
     # Only the first part of a text that was split begins with it.
     begun = [[*opening, *ids] for ids in model.tokenizer.encode_batch(texts)]
+    for ids, own in zip(begun, parts, strict=True):
+        # One stack holds what it has read as well.
+        room = model.config.context - (len(own[0]) if own and isinstance(model.network, LanguageModel) else 0)
+        if own and len(ids) > room:
+            raise ConfigError(f"the prefix has {len(ids)} tokens, and {model.name} has room for {room}; shorten it")
     return [[ids, *(opening for _ in own[1:])][: len(own)] for ids, own in zip(begun, parts, strict=True)]
 
 

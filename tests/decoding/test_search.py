@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from regard.data.batch import Tokens
+from regard.decoding.rules import Steering
 from regard.decoding.runner import decode
-from regard.decoding.search import Hypothesis
+from regard.decoding.search import BeamSearch, Hypothesis
 from regard.decoding.settings import GREEDY, Beam, Length, Rules
 from regard.errors import ConfigError
 from regard.models import Generator, build
@@ -147,3 +149,28 @@ def test_beam_equals_the_plain_one(name: str, size: int, length_penalty: float) 
             assert ours.score == pytest.approx(theirs.score(length_penalty), abs=1e-9)
             assert ours.ended == theirs.ended
             assert len(ours.log_probabilities) == len(ours.tokens) + ours.ended
+
+
+@pytest.mark.parametrize(("groups", "stops"), [(1, ()), (1, (9,)), (2, ())])
+@pytest.mark.parametrize("n_best", [1, 2, 4])
+def test_what_is_found_is_told_exactly(n_best: int, groups: int, stops: tuple[int, ...]) -> None:
+    """Put there by hand: best first, each once though it was come to in two ways, nothing where nothing is, and no number rounded."""
+    steering = Steering.of(Rules(), [3, 3, 3], 2, stops=stops, most=[6, 6, 6])
+    search = BeamSearch(Beam(size=4, groups=groups, n_best=n_best), steering, room=6)
+    third = float(torch.tensor(1 / 3))  # as float32 has it
+    one, two = Hypothesis((4, 5), (-third, -0.1, -third), True, -0.2), Hypothesis((2**40 + 1,), (-0.25,), False, -1 / 3)
+    # The same tokens twice, which two groups or two ways to end can bring about.
+    first = [one, None, one, two] if groups > 1 else [one, one, two, None] if stops else [one, two, None, None]
+    rows = [first, [None] * 4, [one, None, None, None]]
+    for row, hypotheses in enumerate(rows):
+        for place, hypothesis in enumerate(hypotheses):
+            if hypothesis is not None:
+                at, found = (row, place // search.width, place % search.width), search.finished
+                length = len(hypothesis.log_probabilities)
+                found.rank[at] = found.score[at] = hypothesis.score
+                found.words[at][:length] = torch.tensor([*hypothesis.tokens, 2][:length])
+                found.logs[at][:length] = torch.tensor(hypothesis.log_probabilities)
+                found.length[at], found.ended[at] = length, hypothesis.ended
+    exact = replace(one, log_probabilities=tuple(torch.tensor(one.log_probabilities).tolist()))
+    assert search.results(torch.tensor([2, 0, 1])) == [[exact], [exact, two][:n_best], []]
+    assert search.results(torch.tensor([], dtype=torch.long)) == []

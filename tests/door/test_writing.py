@@ -186,6 +186,10 @@ def test_prefixes(translator: Model) -> None:
     with pytest.raises(ConfigError, match="1 prefixes for 2 texts"):
         translator.translate(["1", "2"], "back", prefix=["5"])
     assert translator.translate("1", "back", prefix="1 2 3", max_length=2).text == "1 2 3"
+    room = translator.config.context
+    with pytest.raises(ConfigError, match=rf"the prefix has \d+ tokens, and .* has room for {room}; shorten it"):
+        translator.translate(["1", "", "2"], "back", prefix=["5", "", "7 " * room])
+    assert translator.translate(["1", ""], "back", prefix=["5", "7 " * room])[1].text == ""
     with pytest.raises(ConfigError, match="a prefix is a text"):
         translator.translate(["1", "2"], "back", prefix=["5", None])  # type: ignore[list-item]
 
