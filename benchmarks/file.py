@@ -51,7 +51,7 @@ def watched_model(*given):
             done[0], done[1] = done[0] + len(found), done[1] + sum(len(answer.tokens) for answer in found)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             now = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1024**2 if sys.platform == "linux" else memory
-            state = {"begun": begun, "lines": done[0], "tokens": done[1], "peak": memory, "memory": now}
+            state = {"begun": begun, "at": time.monotonic(), "lines": done[0], "tokens": done[1], "peak": memory, "memory": now}
             os.write(2, (json.dumps(state) + "\\n").encode())
         return found
 
@@ -59,7 +59,10 @@ def watched_model(*given):
     return model
 
 lines.named_model = watched_model
-main()
+try:
+    main()
+finally:
+    os.write(2, json.dumps({"ended": time.monotonic()}).encode() + b"\\n")
 """
 
 
@@ -93,12 +96,11 @@ def translate_file(source: Path, target: Path, arguments: Sequence[str]) -> tupl
     """The command in a process of its own, and its state after each batch."""
     command = [sys.executable, "-c", WATCHED, "translate", "--input", str(source), "--output", str(target), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    ended = time.monotonic()
     if done.returncode:
         raise SystemExit(f"regard translate ended with {done.returncode}: {done.stderr}")
-    states = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    *states, last = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     texts = target.read_text(encoding="utf-8").split("\n")[:-1]
-    return Turn(ended - states[0]["begun"], int(states[-1]["tokens"]), texts), states
+    return Turn(last["ended"] - states[0]["begun"], int(states[-1]["tokens"]), texts), states
 
 
 def decode_alone(model: regard.Model, lines: list[str], to: str, beam_size: int) -> Turn:
@@ -170,6 +172,10 @@ def main() -> None:
     shares = [file.tokens / file.seconds / (alone.tokens / alone.seconds) for file, alone in zip(*turns.values(), strict=True)]
     print(f"  {'share':16} {spread(shares, '.3f')}   {'within' if statistics.median(shares) >= GOAL else 'below'} the goal of {GOAL}")
     file, alone = turns["file to file"][-1], turns["decoding alone"][-1]
+    if len(states) > 2:
+        begun, ended = states[0], states[-1]  # what is compiled, recorded and loaded at first is so by then
+        rate = (ended["tokens"] - begun["tokens"]) / (ended["at"] - begun["at"])
+        print(f"  {'after the first batch':16} {rate:,.0f} target tokens/s, {rate / (alone.tokens / alone.seconds):.3f}")
     same = sum(map(str.__eq__, file.texts, alone.texts))
     print(f"  the same words in {same:,} lines of {len(alone.texts):,}")
     show_memory(states, len(lines))

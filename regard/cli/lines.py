@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from regard.recipe import DataFile
 
 LINES_AT_ONCE = {"cpu": 2048, "cuda": 16384}  # sorted by length and answered together
-BATCHES_AT_ONCE = {"cuda": 2}  # while a GPU decodes one, the host reads, tokenises and writes another
+BATCHES_AT_ONCE = {"cuda": 2}  # while a GPU works on one, the host reads, tokenises and writes another
 
 
 def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
@@ -91,8 +90,6 @@ def each_line(
             model.place = lambda number: f"{lines.name}, line {number + 1}"
         kind = model.device.type
         size, at_once = (1, 1) if lines.interactive else (LINES_AT_ONCE.get(kind, 2048), BATCHES_AT_ONCE.get(kind, 1))
-        if at_once > 1:
-            model.turn = Lock()
 
         def work(batch: Batch) -> list[Any]:
             with messages.kept(batch.warnings):

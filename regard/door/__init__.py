@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, Unpack, get_args, overload
 
@@ -80,8 +79,7 @@ class Model:
     int8 numbers are rounded by the largest of the whole batch, and in half precision on a GPU sums are added up otherwise, so that a near
     tie may fall otherwise in other company; `load(…, precision="float32")` makes sure that it does not. Where texts are part of something
     longer, `first` is the number of the first one, by which chance and messages go. `warn` is told when a text had to be split or cut, and
-    `place` says where a text stands, for messages. Several threads may ask at once; `turn` is held while one of them decodes, a lock where
-    they should take turns at that.
+    `place` says where a text stands, for messages. Several threads may ask at once.
     """
 
     def __init__(
@@ -98,7 +96,6 @@ class Model:
         self.kept = Kept()
         self.warn: Callable[[str], None] = _as_warning
         self.place: Callable[[int], str] = lambda number: f"text {number + 1}"
-        self.turn: AbstractContextManager[object] = nullcontext()
         own_source = getattr(network.config, "source_vocabulary", None)  # where source and target have a vocabulary each
         if own_source is not None and tokenizer is not None and source_tokenizer is None:
             raise BundleError(f"{name} lacks {SOURCE_TOKENIZER}, with which it reads; copy the bundle again from where it came")

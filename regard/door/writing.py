@@ -139,10 +139,9 @@ def _decoded(
     numbers = [each for number, own in zip(given, parts, strict=True) for each in numbers_of(number, len(own))]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
     sources = list(chain.from_iterable(parts))
-    with model.turn:
-        decoded = decode_many(
-            model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation, kept=model.kept
-        )
+    decoded = decode_many(
+        model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation, kept=model.kept
+    )
     found = iter(decoded)
     return [[next(found) for _ in own] for own in parts]
 
@@ -212,8 +211,7 @@ def generate(
     given = prompt_ids(model, prompts, first)
     ahead = speculation_of(model, options, method)
     chance = _numbers(prompts, first, numbers)
-    with model.turn:
-        found = decode_many(model.writer, given, method, rules, numbers=chance, tree=tree, speculation=ahead, kept=model.kept)
+    found = decode_many(model.writer, given, method, rules, numbers=chance, tree=tree, speculation=ahead, kept=model.kept)
     _check_found(found, rules)
     if options.get("mbr"):
         found = [most_agreed(model.tokenizer, hypotheses) for hypotheses in found]

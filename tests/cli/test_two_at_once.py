@@ -92,32 +92,18 @@ def test_a_damaged_file_gives_what_was_read(both: Callable[..., Done], bundle: B
     assert "is damaged or cut short" in done.err
 
 
-def test_only_one_decodes_at_a_time(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other has been read by then: it is the host's work that goes on beside."""
-    decode_many, in_parts = writing.decode_many, writing.in_parts
-    busy, read, beside = threading.Lock(), threading.Semaphore(0), []
-
-    def watched_parts(*given: Any) -> Any:
-        found = in_parts(*given)
-        read.release()
-        return found
+def test_two_are_decoded_beside_each_other(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_many, both = writing.decode_many, threading.Barrier(2, timeout=20)
 
     def watched(*given: Any, **options: Any) -> Any:
-        assert busy.acquire(blocking=False)
-        try:
-            beside.append(read.acquire(timeout=5) and (len(beside) == 4 or read.acquire(timeout=5)))
-            read.release()
-            return decode_many(*given, **options)
-        finally:
-            busy.release()
+        both.wait()
+        return decode_many(*given, **options)
 
-    monkeypatch.setattr(writing, "in_parts", watched_parts)
     monkeypatch.setattr(writing, "decode_many", watched)
-    monkeypatch.setitem(LINES_AT_ONCE, "cpu", 4)
+    monkeypatch.setitem(LINES_AT_ONCE, "cpu", 5)
     monkeypatch.setitem(BATCHES_AT_ONCE, "cpu", 2)
     done = run("translate", "-m", bundle("translator"), "--to", "back", stdin="1 2\n" * 20)
     assert (done.code, len(done.lines)) == (0, 20)
-    assert beside == [True] * 5
 
 
 def test_two_threads_may_ask_one_model(bundle: Bundles) -> None:
