@@ -241,7 +241,7 @@ def load_recipe(path: Path, changes: list[str] | None = None) -> Recipe:
 
 def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
     try:
-        return Recipe.model_validate(_files_spelt_out(settings))
+        return Recipe.model_validate(_classes_unsmoothed(_files_spelt_out(settings)))
     except ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, Recipe)}") from None
 
@@ -302,6 +302,14 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}") from error
     base = settings.pop("base", None)
     return settings if base is None else merged(read_toml(path.parent / str(base), (*seen, path.resolve())), settings)
+
+
+def _classes_unsmoothed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Labels are smoothed where that is asked for: of a few classes, unlike words, mostly one is right and not another nearly as much."""
+    training = settings.get("training", {})
+    if settings.get("task") != "classify" or not isinstance(training, dict):
+        return settings
+    return settings | {"training": {"label_smoothing": 0.0} | training}
 
 
 def _files_spelt_out(settings: dict[str, Any]) -> dict[str, Any]:

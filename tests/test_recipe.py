@@ -42,6 +42,16 @@ def test_files_may_be_named_by_their_path_alone() -> None:
     assert [file.path for file in short.data.dev] == ["b.txt", "c.txt"]
 
 
+def test_labels_of_classes_are_smoothed_only_where_that_is_asked_for() -> None:
+    def smoothing(task: str, **training: Any) -> float:
+        return parse_recipe({"task": task, "data": {"train": "a.tsv"}, "training": training}).training.label_smoothing
+
+    assert smoothing("translate") == 0.1
+    assert smoothing("classify") == 0.0
+    assert smoothing("classify", label_smoothing=0.2) == 0.2
+    assert parse_recipe({"task": "classify", "data": {"train": "a.tsv"}}).training.label_smoothing == 0.0
+
+
 def test_layers(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text('task = "lm"\n[data]\ntrain = "a.txt"\n[training]\nsteps = 7\nlr = 0.1\n')
     (tmp_path / "own.toml").write_text('base = "base.toml"\n[training]\nlr = 0.2\n')

@@ -82,13 +82,12 @@ class Trainer:
         if prepared.beginning is not None:
             prepared.beginning.give(model, report.say)
         model = model.to(world.device)
-        smoothing = 0.0 if recipe.task == "classify" else self.settings.label_smoothing
         freeze(model, self.settings.freeze)
         keep_half(model)
         fuse(model)
         compiled = self.settings.compile == "yes" or (self.settings.compile == "auto" and self.on_gpu)
         tables = self.packed and backend != "varlen"
-        self.objective = Objective(model, smoothing, r_drop=self.settings.r_drop, compiled=compiled, tables=tables)
+        self.objective = Objective(model, self.settings.label_smoothing, r_drop=self.settings.r_drop, compiled=compiled, tables=tables)
         if self.settings.parallel == "fsdp" and self.settings.optimizer == "muon" and world.size > 1:
             raise ConfigError("Muon needs whole matrices, and fsdp splits them; use optimizer = 'adamw' or parallel = 'ddp'")
         self.wrapped = wrap(self.objective, world, self.settings.parallel)

@@ -124,6 +124,14 @@ def test_every_task_learns_and_leaves_a_bundle(tmp_path: Path, family: str, layo
         assert bundle.config.labels == ("cats", "dogs")  # type: ignore[union-attr]
 
 
+def test_smoothed_classes_are_never_quite_certain(tmp_path: Path) -> None:
+    """With ε = 0.4 of two classes the right one is believed in to 0.8 at best: -0.8 log 0.8 - 0.2 log 0.2 = 0.500 is the least loss."""
+    for smoothing, name in ((0.0, "sharp"), (0.4, "smooth")):
+        run_recipe(recipe(tmp_path, "classify", {"label_smoothing": smoothing, "steps": 60}), tmp_path / name, console=QUIET)
+    assert min(losses(tmp_path / "sharp")) < 0.45
+    assert min(losses(tmp_path / "smooth")) >= 0.5
+
+
 def test_packed_and_padded_batches_give_the_same_training(tmp_path: Path) -> None:
     """One batch holds everything, so that both layouts step on the same examples."""
     for layout in ("padded", "packed"):
