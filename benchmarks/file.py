@@ -175,7 +175,7 @@ def main() -> None:
     if len(states) > 2:
         begun, ended = states[0], states[-1]  # what is compiled, recorded and loaded at first is so by then
         rate = (ended["tokens"] - begun["tokens"]) / (ended["at"] - begun["at"])
-        print(f"  {'after the first batch':16} {rate:,.0f} target tokens/s, {rate / (alone.tokens / alone.seconds):.3f}")
+        print(f"  {'after the first':16} {rate:,.0f} target tokens/s, {rate / (alone.tokens / alone.seconds):.3f}")
     same = sum(map(str.__eq__, file.texts, alone.texts))
     print(f"  the same words in {same:,} lines of {len(alone.texts):,}")
     show_memory(states, len(lines))

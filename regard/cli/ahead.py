@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread, current_thread
 from typing import Generic, TypeVar
+
+from regard.console import until
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -40,7 +42,7 @@ def ahead(
     trouble: list[Exception] = []
     with _shared():
         try:
-            for batch in _until(trouble, batches):
+            for batch in until(trouble, batches):
                 if batch is not None:
                     under_way.append(Task(work, batch))
                     under_way[-1].start()
@@ -49,10 +51,7 @@ def ahead(
             while under_way:
                 yield _given_out(under_way)
         finally:
-            while under_way:
-                under_way.rotate(-1)
-                if under_way[0].stopped():
-                    under_way.popleft()
+            _stop(list(under_way))
     for error in trouble:
         raise error
 
@@ -89,14 +88,19 @@ class Task(Thread, Generic[Batch, Result]):
             self.join()
         return not self.is_alive()
 
-    def stopped(self) -> bool:
-        """Whether it has ended by now, since it was told to, as Ctrl-C tells the main thread: it goes through with what it calls first.
-
-        One that waits for another's turn may have to be told again: Python forgets whom it was to interrupt when it interrupts another.
-        """
+    def tell(self) -> None:
+        """That it should end, as Ctrl-C tells the main thread: it goes through with what it calls first."""
         if self.ident is not None and not self.stopping and not self.future.done():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(Stopped))
-        return self.waited_for(PATIENCE)
+
+
+def _stop(tasks: Sequence[Task[Batch, Result]]) -> None:
+    """Until all have ended. Some may have to be told again: Python forgets whom it was to interrupt when it interrupts another."""
+    while tasks:
+        with suppress(KeyboardInterrupt):  # they have been told, and are told again
+            for task in tasks:
+                task.tell()
+            tasks = [task for task in tasks if not task.waited_for(PATIENCE)]
 
 
 def _given_out(under_way: deque[Task[Batch, Result]]) -> tuple[Batch, Future[Result]]:
@@ -112,14 +116,6 @@ def _settled(future: Future[Result], work: Callable[[Batch], Result], batch: Bat
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-def _until(trouble: list[Exception], batches: Iterable[Batch]) -> Iterator[Batch]:
-    """All of them, or those before an error, which is put there."""
-    try:
-        yield from batches
-    except Exception as error:
-        trouble.append(error)
 
 
 @contextmanager

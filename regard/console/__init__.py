@@ -12,12 +12,12 @@ import shutil
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TextIO
+from typing import IO, Any, TextIO, TypeVar
 
 from regard.console.messages import Messages, Warned
 from regard.errors import CorpusError, RegardError
@@ -30,6 +30,8 @@ PATIENCE = 0.05  # seconds that lines wait for more to come, before they are wor
 STANDARD = Path("-")  # standard input or output
 LINE_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 HALVES = re.compile("[\ud800-\udfff]")  # of characters; no encoding can write them
+
+Item = TypeVar("Item")
 
 
 class OutputError(RegardError):
@@ -118,26 +120,26 @@ class Lines:
     def ahead(self, size: int) -> Iterator[Batch | None]:
         """The same, for whoever reads on before all is done: `done` tells. None: nothing more has come yet, and may not for long."""
         self._messages.start(self.total)
-        read, first, warnings = self._read(), 0, list[Warned]()
+        trouble: list[Exception] = []
+        read, first, warnings = until(trouble, self._read()), 0, list[Warned]()
         while taken := self._taken(read, size, warnings):
             if texts := [text for text in taken if text is not None]:
                 yield Batch(texts, first, self._position, warnings)
                 first, warnings = first + len(texts), []
             if taken[-1] is None:
                 yield None
+        self._messages.warn_of(warnings)
+        for error in trouble:  # after all that was read before it
+            raise error
 
     def _taken(self, read: Iterator[str | None], size: int, warnings: list[Warned]) -> list[str | None]:
         """The next texts, at most so many; a None after them, where more are not there yet."""
         taken: list[str | None] = []
-        try:
-            with self._messages.kept(warnings):
-                for text in read:
-                    taken.append(text)
-                    if text is None or len(taken) == size:
-                        break
-        except Exception:
-            self._messages.warn_of(warnings)
-            raise
+        with self._messages.kept(warnings):
+            for text in read:
+                taken.append(text)
+                if text is None or len(taken) == size:
+                    break
         return taken
 
     def done(self, batch: Batch) -> None:
@@ -308,6 +310,14 @@ class Results:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             remedy = "free some space, or choose another place" if full else "see that you may write there, or choose another place"
             raise OutputError(f"could not write {self._path or 'to standard output'}: {error.strerror or error}; {remedy}") from error
+
+
+def until(trouble: list[Exception], items: Iterable[Item]) -> Iterator[Item]:
+    """All of them, or those before an error, which is put there."""
+    try:
+        yield from items
+    except Exception as error:
+        trouble.append(error)
 
 
 def _found(file: Path) -> Path:

@@ -25,8 +25,12 @@ Result = TypeVar("Result")
 
 def crew_for(rows: int) -> int:
     """How many parts to make of so many rows: one, where this thread has one core, or something holds for this thread alone."""
-    watched = recording() or backends.overridden() or torch.is_autocast_enabled("cpu")
-    return 1 if watched else max(1, min(torch.get_num_threads(), rows // ENOUGH))
+    return 1 if watched("cpu") else max(1, min(torch.get_num_threads(), rows // ENOUGH))
+
+
+def watched(device: str) -> bool:
+    """Whether something holds for this thread alone."""
+    return recording() or backends.overridden() or torch.is_autocast_enabled(device)
 
 
 def beside(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:

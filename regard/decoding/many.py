@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
-from regard.decoding.crew import ENOUGH, beside, crew_for
+from regard.decoding.crew import ENOUGH, beside, crew_for, watched
 from regard.decoding.kept import Kept
 from regard.decoding.line import Found, decode_in_lines, lines_of
+from regard.decoding.replay import on_its_device
 from regard.decoding.runner import check_wishes, decode
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Rules, Sampling
@@ -27,7 +29,7 @@ from regard.models import Encoder, Generator, LanguageModel, Network
 ROWS = {"cpu": 128, "cuda": 2048}  # hypotheses at once, more of which would only wait for each other
 TOKENS = {"cpu": 8192, "cuda": 131072}  # read at once, padding included
 READ_TOKENS = {"cpu": 1024, "cuda": 131072}  # by an encoder, with nothing to write after: more would not stay in a CPU's caches
-CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
+CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}  # of a GPU no more than an eighth, since there may be several at work
 
 Result = TypeVar("Result")
 
@@ -66,21 +68,25 @@ def decode_many(
         return decode(model, tokens, method, rules, prefixes=begun, numbers=own, partial=True, tree=tree, speculation=speculation)
 
     def decoded_in_batches(left: Sequence[int]) -> list[list[Hypothesis]]:
-        return in_batches([len(sources[index]) for index in left], load.fits, lambda part: decoded([left[place] for place in part]))
+        lengths = [len(sources[index]) for index in left]
+        return in_batches(lengths, load.fits, lambda part: decoded([left[place] for place in part]), freed)
+
+    def freed() -> None:
+        if kept is not None:
+            kept.clear()
+        torch.cuda.empty_cache()
 
     check_wishes(model, rules, prefixes)
     found: Found = {}
     tables = crew_for(ENOUGH * torch.get_num_threads()) if load.on_cpu else 1
-    kept = None if load.on_cpu else kept
+    laid = None if watched(load.kind) else kept  # or else others would be given what holds for this thread alone
     many = len(sources) > tables * load.seats(max(map(len, sources), default=0), tables)
-    if sources and tree is None and speculation is None and comes_and_goes(model, method) and (many or kept is not None):
+    if sources and tree is None and speculation is None and comes_and_goes(model, method) and (many or laid is not None):
         lines, seats = lines_of(sources, tables, prefixes, numbers), partial(load.seats, tables=tables)
-        try:
-            decode_in_lines(model, lines, seats, method, rules, found, kept)
-        except torch.OutOfMemoryError:
-            if kept is not None:
-                kept.clear()
-            torch.cuda.empty_cache()
+        with suppress(torch.OutOfMemoryError):
+            decode_in_lines(model, lines, seats, method, rules, found, laid)
+        if len(found) < len(sources):
+            freed()  # and not within the exception, which would hold on to the table and its memory
     left = [index for index in range(len(sources)) if index not in found]
     found |= zip(left, decoded_in_batches(left), strict=True)
     return [found[index] for index in range(len(sources))]
@@ -91,6 +97,7 @@ class Load:
 
     def __init__(self, model: Generator, method: Method, rules: Rules) -> None:
         self.kind, self.rules, self.context, self.bytes = model.device.type, rules, model.config.context, _bytes_per_word(model)
+        self.room = _cache_room(model.device)
         self.hypotheses = method.samples if isinstance(method, Sampling) else method.size
         self.read = method.samples if isinstance(method, Sampling) else 1  # each sample reads the source anew
 
@@ -100,13 +107,11 @@ class Load:
 
     def fits(self, count: int, longest: int) -> bool:
         """Whether so many sources of such a length are not too much."""
-        return self._within(count, longest, ROWS.get(self.kind, 128)) and self._cached(count, longest) <= CACHE_BYTES.get(
-            self.kind, 2 << 30
-        )
+        return self._within(count, longest, ROWS.get(self.kind, 128)) and self._cached(count, longest) <= self.room
 
     def seats(self, longest: int, tables: int = 1) -> int:
         """How many sources of such a length one of several tables has room for."""
-        rows, bytes = ENOUGH if self.on_cpu else ROWS.get(self.kind, 128), CACHE_BYTES.get(self.kind, 2 << 30) / tables / SLACK
+        rows, bytes = ENOUGH if self.on_cpu else ROWS.get(self.kind, 128), self.room / tables / SLACK
         count = 1
         while self._within(count + 1, longest, rows) and self._cached(count + 1, longest) <= bytes:
             count += 1
@@ -118,6 +123,11 @@ class Load:
     def _cached(self, count: int, longest: int) -> int:
         written = min(self.rules.max_length.of(longest), self.context)
         return count * (self.read * longest + self.hypotheses * written) * self.bytes
+
+
+def _cache_room(device: torch.device) -> int:
+    room = CACHE_BYTES.get(device.type, 2 << 30)
+    return min(room, torch.cuda.get_device_properties(device).total_memory // 8) if device.type == "cuda" else room
 
 
 def _together(sequences: Sequence[Sequence[int]], model: Network) -> Tokens:
@@ -135,10 +145,16 @@ def _bytes_per_word(model: Network) -> int:
     return 2 * (getattr(config, "decoder_layers", None) or config.layers) * width * model.dtype.itemsize
 
 
-def in_batches(lengths: Sequence[int], fits: Callable[[int, int], bool], work: Callable[[Sequence[int]], list[Result]]) -> list[Result]:
+def in_batches(
+    lengths: Sequence[int],
+    fits: Callable[[int, int], bool],
+    work: Callable[[Sequence[int]], list[Result]],
+    free: Callable[[], None] = torch.cuda.empty_cache,
+) -> list[Result]:
     """Does the work for groups of numbers of like length, the longest first, and puts the results in order.
 
-    `fits` says whether so many of such a length are not too much; one alone always is done. What a GPU has no memory for is halved.
+    `fits` says whether so many of such a length are not too much; one alone always is done. What a GPU has no memory for is tried again
+    once some has been freed, and then halved.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     found: dict[int, Result] = {}
@@ -148,25 +164,26 @@ def in_batches(lengths: Sequence[int], fits: Callable[[int, int], bool], work: C
         while start + count < len(order) and fits(count + 1, longest):
             count += 1
         part = order[start : start + count]
-        found |= dict(zip(part, _halving(part, work), strict=True))
+        found |= dict(zip(part, _halving(part, work, free), strict=True))
         start += count
     return [found[index] for index in range(len(lengths))]
 
 
-def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]]) -> list[Result]:
+def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]], free: Callable[[], None]) -> list[Result]:
+    with suppress(torch.OutOfMemoryError):
+        return work(part)
+    free()  # and not within the exception, which would hold on to what it was working with
+    if len(part) > 1:
+        middle = len(part) // 2
+        return _halving(part[:middle], work, free) + _halving(part[middle:], work, free)
     try:
         return work(part)
     except torch.OutOfMemoryError as error:
-        if len(part) == 1:
-            raise RegardError(
-                "the GPU has too little memory for one text; allow shorter outputs, a smaller beam or fewer samples"
-            ) from error
-    torch.cuda.empty_cache()
-    middle = len(part) // 2
-    return _halving(part[:middle], work) + _halving(part[middle:], work)
+        raise RegardError("the GPU has too little memory for one text; allow shorter outputs, a smaller beam or fewer samples") from error
 
 
 @torch.inference_mode()
+@on_its_device
 def score_many(model: Generator, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
     """The log-probability of each token of each target, given its source (a language model: given what comes before), in one pass."""
 
@@ -201,6 +218,7 @@ def _right_parts(logits: Tensor, given: Sequence[int], count: int) -> Tensor:
 
 
 @torch.inference_mode()
+@on_its_device
 def read_many(model: Encoder, texts: Sequence[Sequence[int]], use: Callable[[Tensor, Tokens], Tensor]) -> list[Tensor]:
     """What `use` makes of the states (rows, length, width) of each text: a row of a tensor each, on the host."""
 

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, wraps
 from threading import Lock
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
+from regard.models import Network
 from regard.models.state import StackState
 
 RECORDING = Lock()
+
+M = TypeVar("M", bound=Network)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Kernels and graphs go to this GPU, where there are several."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def on_its_device(work: Callable[Concatenate[M, Given], Result]) -> Callable[Concatenate[M, Given], Result]:
+    """Whatever a function does with the model that it is given first."""
+
+    @wraps(work)
+    def there(model: M, /, *given: Given.args, **options: Given.kwargs) -> Result:
+        with on(model.device):
+            return work(model, *given, **options)
+
+    return there
 
 
 class Replayed:
@@ -31,8 +54,25 @@ class Replayed:
         if reach in self.graphs:
             cache.used += new
         else:
-            self.graphs[reach] = graph = torch.cuda.CUDAGraph()
-            # One at a time, and other threads may go on meanwhile. Nothing outlives a replay, so all graphs may use the same memory.
-            with RECORDING, torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                step()
+            self.graphs[reach] = self._recorded(step)
         self.graphs[reach].replay()
+
+    def _recorded(self, step: Callable[[], None]) -> Any:
+        """One at a time, and other threads may go on meanwhile. Nothing outlives a replay, so all graphs may use the same memory."""
+        graph = torch.cuda.CUDAGraph()
+        with RECORDING:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # what is recorded can't wait for memory to be found
+            with torch.cuda.stream(_stream(torch.cuda.current_device())):
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    step()
+                finally:
+                    graph.capture_end()
+        return graph
+
+
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """To record on."""
+    return torch.cuda.Stream(device)

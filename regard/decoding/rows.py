@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.decoding.rules import Steering
+from regard.nn.cache import ALL
 
 if TYPE_CHECKING:
     from regard.decoding.fused import Tables
@@ -52,17 +53,13 @@ class Search(ABC):
     def vacate(self, places: Tensor) -> None:
         """Nothing is written at these places (sources,) any more."""
 
-    def seat(self, new: Self, places: Tensor, rows: Tensor | None = None) -> None:
+    def seat(self, new: Self, places: Tensor, rows: Tensor | slice = ALL) -> None:
         """The sources of another search, which has begun, or these of its rows, take these places; nothing moves."""
         apart = {"history": (self.given - new.given, -1), "logs": (0, 0)}
         for name in self.rows:
-            put(getattr(self, name), chosen_rows(getattr(new, name), rows), places, *apart.get(name, ()))
-        self.steering.seat(new.steering if rows is None else new.steering.keep(rows), places)
+            put(getattr(self, name), getattr(new, name)[rows], places, *apart.get(name, ()))
+        self.steering.seat(new.steering, places, rows)
         self.broken |= new.broken
-
-
-def chosen_rows(table: Tensor, rows: Tensor | None) -> Tensor:
-    return table if rows is None else table.index_select(0, rows)
 
 
 def put(table: Tensor, new: Tensor, places: Tensor, start: int | None = None, empty: int = 0) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.decoding.grammar import Grammatical
 from regard.decoding.settings import Rules
 from regard.errors import ConfigError
+from regard.nn.cache import ALL
 
 OFF = float("-inf")
 
@@ -94,13 +95,13 @@ class Steering:
         forced = None if self.forced is None else self.forced.index_select(0, sources)
         return replace(self, limit=self.limit.index_select(0, sources), least=self.least.index_select(0, sources), forced=forced)
 
-    def seat(self, new: Steering, places: Tensor) -> None:
-        """What holds for other sources holds at these places."""
-        self.limit[places], self.least[places] = new.limit, new.least
+    def seat(self, new: Steering, places: Tensor, rows: Tensor | slice = ALL) -> None:
+        """What holds for other sources, or for these rows of them, holds at these places."""
+        self.limit[places], self.least[places] = new.limit[rows], new.least[rows]
         if self.forced is not None:
             self.forced[places] = -1
             if new.forced is not None:
-                self.forced[places, : new.forced.shape[1]] = new.forced
+                self.forced[places, : new.forced.shape[1]] = new.forced[rows]
 
     @property
     def only_turns_off(self) -> bool:

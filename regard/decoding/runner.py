@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.replay import Replayed
+from regard.decoding.replay import Replayed, on, on_its_device
 from regard.decoding.rows import Search
 from regard.decoding.rules import Steering, nothing_left
 from regard.decoding.sampling import Sampler
@@ -31,6 +31,7 @@ DROP_AT = {"cpu": 0.75, "cuda": 0.5}  # the others move together when no more th
 
 
 @torch.inference_mode()
+@on_its_device
 def decode(
     model: Generator,
     source: Tokens,
@@ -165,14 +166,14 @@ def stream(
     """The words of one source as they are chosen; the end token is not given."""
     sampling = sampling or Sampling(temperature=0)
     _check(model, source, rules or Rules())
-    with torch.inference_mode():
+    with torch.inference_mode(), on(model.device):
         memory = model.encode(source)
         search = make_search(model, memory.tokens, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
         assert isinstance(search, Sampler)
         run = Run.begin(model, memory, search)
         run.guess_ahead(_guesser(speculation, model, source, search))
     while True:
-        with torch.inference_mode():
+        with torch.inference_mode(), on(model.device):
             run.check()
             words, going, stuck = run.chosen, bool(search.open[0]), bool(search.stuck[0])
         for word in words[:-1] if stuck else words:
@@ -183,7 +184,7 @@ def stream(
             raise ConfigError(nothing_left(search.steering.rules))
         if not going:
             return
-        with torch.inference_mode():
+        with torch.inference_mode(), on(model.device):
             run.position()
 
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.decoding import fused
-from regard.decoding.rows import Search, chosen_rows, put, write_at
+from regard.decoding.rows import Search, put, write_at
 from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
+from regard.nn.cache import ALL
 
 if TYPE_CHECKING:
     from regard.decoding.tree import Tree
@@ -112,9 +113,9 @@ class Finished:
         for name, tensor in vars(self).items():
             setattr(self, name, tensor.index_select(0, sources))
 
-    def seat(self, new: Finished, places: Tensor, rows: Tensor | None = None) -> None:
+    def seat(self, new: Finished, places: Tensor, rows: Tensor | slice) -> None:
         for name, tensor in vars(self).items():
-            put(tensor, chosen_rows(getattr(new, name), rows), places, *((0, 0) if name in ("words", "logs") else ()))
+            put(tensor, getattr(new, name)[rows], places, *((0, 0) if name in ("words", "logs") else ()))
 
 
 def take(table: Tensor, places: Tensor) -> Tensor:
@@ -302,7 +303,7 @@ class BeamSearch(Search):
         self.total[places] = OFF
         self.open[places] = False
 
-    def seat(self, new: BeamSearch, places: Tensor, rows: Tensor | None = None) -> None:
+    def seat(self, new: BeamSearch, places: Tensor, rows: Tensor | slice = ALL) -> None:
         super().seat(new, places, rows)
         self.finished.seat(new.finished, places, rows)
 

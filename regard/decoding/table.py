@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.kept import Kept, Kind
+from regard.decoding.kept import Kept, Kind, weights_of
+from regard.decoding.replay import on_its_device
 from regard.decoding.runner import APART, CHECK_EVERY, Run, make_search
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules, Sampling
@@ -69,6 +70,7 @@ def comes_and_goes(model: Generator, method: Method) -> bool:
 
 
 @torch.inference_mode()
+@on_its_device
 def decode_as_they_come(
     model: Generator,
     size: Callable[[Sequence[Asked]], Size],
@@ -91,6 +93,7 @@ class Table:
 
     def __init__(self, model: Generator, size: Size, method: Method, rules: Rules, kept: Kept | None = None) -> None:
         self.model, self.size, self.method, self.rules, self.kept = model, size, method, rules, kept
+        self.weights = () if kept is None else weights_of(model)
         self.guests: list[Asked | None] = []  # who has each seat
         self.run: Run | None = None
         self.let_in_at = LET_IN_AT.get(model.device.type, 8)
@@ -121,7 +124,7 @@ class Table:
             self.run = self._laid(new, self._seats_for(len(arrived)))
             self.guests = [None] * len(self.run.search.open)
         if (missing := len(arrived) - self.guests.count(None)) > 0:
-            self._add_seats(self.run, missing)
+            self._move(self.run, self._seats_for(len(self.guests) + missing))
         free = [seat for seat, guest in enumerate(self.guests) if guest is None][: len(arrived)]
         places = torch.tensor(free, device=device)
         _state(self.run).seat(_state(new), places)
@@ -130,11 +133,15 @@ class Table:
             self.guests[seat] = asked
 
     def _seats_for(self, count: int) -> int:
-        """Where tables are kept, they have few sizes."""
-        return count if self.kept is None else min(self.size.seats, 1 << (count - 1).bit_length())
+        return min(self.size.seats, 1 << (count - 1).bit_length()) if self._has_sizes else count
+
+    @property
+    def _has_sizes(self) -> bool:
+        """Where positions are recorded or tables are kept, they have few sizes, and seldom change them."""
+        return self.kept is not None or self.model.device.type == "cuda"
 
     def _kind(self, seats: int) -> Kind:
-        return Kind(self.model, self.method, self.rules, self.size.read, self.size.begun, seats)
+        return Kind(self.model, self.weights, self.method, self.rules, self.size.read, self.size.begun, seats)
 
     def _laid(self, like: Run, seats: int) -> Run:
         """An empty table for sources such as these, which may have been used before."""
@@ -158,12 +165,13 @@ class Table:
 
     def _leave(self) -> None:
         """Nobody is left: whoever comes next finds the table as if it were new."""
-        if self.run is not None and self.kept is not None:
+        if self.run is not None:
             self._put_back(self.run)
         self.run, self.guests = None, []
 
     def _put_back(self, run: Run) -> None:
-        assert self.kept is not None
+        if self.kept is None:
+            return
         _state(run).reset()
         run.search.vacate(torch.arange(len(run.search.open), device=run.model.device))
         self.kept.give(self._kind(len(run.search.open)), run)
@@ -191,32 +199,13 @@ class Table:
             assert asked is not None
             done(asked, found)
 
-    def _add_seats(self, run: Run, count: int) -> None:
-        """More of them, as copies of one, which are then cleared."""
-        before = len(self.guests)
-        if self.kept is not None:
-            self._move(run, self._seats_for(before + count))
-            return
-        if run.replayed is not None:  # positions are recorded anew, so not too often
-            count = min(max(count, before), self.size.seats - before)
-        run.keep(torch.tensor([*range(before), *[0] * count], device=run.model.device))
-        new = torch.arange(before, before + count, device=run.model.device)
-        run.search.vacate(new)
-        _state(run).leave(new)
-        self.guests += [None] * count
-
     def _move_together(self, run: Run) -> None:
-        """Where many seats are empty and nobody came, they are taken away."""
-        taken = [guest is not None for guest in self.guests]
-        if not any(taken) or sum(taken) > run.drop_at * len(taken):
-            return
-        if self.kept is not None:
-            seats = self._seats_for(sum(taken))
-            if seats < len(taken) and (len(taken) * run.search.hypotheses > FEW or self.kept.has(self._kind(seats))):
-                self._move(run, seats)
-        else:
-            run.keep(self._places(run, taken))
-            self.guests = [guest for guest in self.guests if guest is not None]
+        """Where many seats are empty and nobody came, they are taken away: not of a few, where that is recorded anew."""
+        taken = len(self.guests) - self.guests.count(None)
+        seats = self._seats_for(taken)
+        few = self._has_sizes and len(self.guests) * run.search.hypotheses <= FEW
+        if 0 < taken <= run.drop_at * len(self.guests) and seats < len(self.guests) and not few:
+            self._move(run, seats)
 
     def _move(self, run: Run, seats: int) -> None:
         """All who are here, to a table with so many seats."""

@@ -79,7 +79,7 @@ class Model:
     int8 numbers are rounded by the largest of the whole batch, and in half precision on a GPU sums are added up otherwise, so that a near
     tie may fall otherwise in other company; `load(…, precision="float32")` makes sure that it does not. Where texts are part of something
     longer, `first` is the number of the first one, by which chance and messages go. `warn` is told when a text had to be split or cut, and
-    `place` says where a text stands, for messages. Several threads may ask at once.
+    `place` says where a text stands, for messages.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Model:
     ) -> None:
         self.network, self.name, self._writer = network, name, network if writer is None else writer
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
-        self.kept = Kept()
+        self.kept = Kept() if self.device.type == "cuda" else None  # what a GPU has recorded; kept.clear() gives its memory back
         self.warn: Callable[[str], None] = _as_warning
         self.place: Callable[[int], str] = lambda number: f"text {number + 1}"
         own_source = getattr(network.config, "source_vocabulary", None)  # where source and target have a vocabulary each

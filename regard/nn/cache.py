@@ -18,7 +18,7 @@ from regard.config import Transformer
 from regard.errors import CacheError
 from regard.nn.few import served_on_gpu
 
-ALL = slice(None)
+ALL = slice(None)  # rows
 REACH_STEP = {"cpu": 8, "cuda": 256}  # views of the buffers grow in such steps, so that attention reads little and meets few shapes
 
 
@@ -102,11 +102,11 @@ class Cache:
         layers, _, kv_heads, _, width = self.key.shape
         return Cache(layers, rows, kv_heads, capacity, width, dtype=self.key.dtype, device=self.key.device, whole=self.whole)
 
-    def seat(self, new: Cache, rows: Tensor, those: Tensor | slice = ALL) -> None:
-        """What another has of its rows, or of those, goes to these, into the same slots."""
-        self.key[:, rows, :, : new.used] = new.key[:, those, :, : new.used]
-        self.value[:, rows, :, : new.used] = new.value[:, those, :, : new.used]
-        self.positions[rows, : new.used] = new.positions[those, : new.used]
+    def seat(self, new: Cache, places: Tensor, rows: Tensor | slice = ALL) -> None:
+        """What another has of its rows, or of these, goes to these places, into the same slots."""
+        self.key[:, places, :, : new.used] = new.key[:, rows, :, : new.used]
+        self.value[:, places, :, : new.used] = new.value[:, rows, :, : new.used]
+        self.positions[places, : new.used] = new.positions[rows, : new.used]
         self.next.clamp_(min=new.used)
         self.used = max(self.used, new.used)
 

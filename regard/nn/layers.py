@@ -36,15 +36,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, activation: str = "relu", *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.name, self.gated = activation, activation in GATED
+        self.activation_name, self.gated = activation, activation in GATED
         self.activation = ACTIVATIONS[GATED.get(activation, activation)]
         self.widen = nn.Linear(width, 2 * inner if self.gated else inner, bias=bias)  # gated: gate and content in one product
         self.narrow = nn.Linear(inner, width, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if joined.activates(self.name, self.widen, x):
-            x = joined.activated(self.name, self.widen, x)
+        if joined.activates(self.activation_name, self.widen, x):
+            x = joined.activated(self.activation_name, self.widen, x)
         elif self.gated:
             gate, x = self.widen(x).chunk(2, -1)
             x = self.activation(gate) * x

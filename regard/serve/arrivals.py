@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from regard.decoding.kept import roundly
 from regard.decoding.many import Load
 from regard.decoding.search import Hypothesis
 from regard.decoding.table import Asked, Size, decode_as_they_come, longest_source
@@ -16,7 +17,7 @@ from regard.door.one_by_one import OneByOne
 from regard.errors import RegardError
 from regard.serve.queue import Company, Entry, Outcome
 
-LEAST_READ, LEAST_BEGUN = 32, 8  # tokens that there is room for at any table, in a source and in a prefix
+LEAST_BEGUN = 8  # tokens of a prefix that there is room for at any table where there is one
 
 
 @dataclass
@@ -52,8 +53,8 @@ class Arrivals:
         self.guests = {entry: self._guest(entry) for entry in self.first}
         for guest in list(self.guests.values()):
             self._welcome(guest)
-        kept = None if self.model.device.type == "cpu" else self.model.kept
-        decode_as_they_come(self.model.writer, self._size, self, self._done, self.writing.method, self.writing.rules, kept)
+        writing = self.writing
+        decode_as_they_come(self.model.writer, self._size, self, self._done, writing.method, writing.rules, self.model.kept)
 
     def take(self, most: int, size: Size | None) -> list[Asked]:
         if not self.ready:
@@ -84,8 +85,8 @@ class Arrivals:
         """Of a table for those who are here and for others, who may be somewhat longer."""
         here = [*first, *self.ready]
         read, begun = max(len(asked.ids) for asked in here), max(len(asked.prefix) for asked in here)
-        read = max(read, min(self._longest, _roundly(read, LEAST_READ)))
-        begun = max(begun, min(self._longest, _roundly(begun, LEAST_BEGUN))) if begun else 0
+        read = roundly(read, self._longest)
+        begun = roundly(begun, self._longest, LEAST_BEGUN) if begun else 0
         load = Load(self.model.writer, self.writing.method, self.writing.rules)
         return Size(load.seats(read, self.tables), read, begun)
 
@@ -128,8 +129,3 @@ class Arrivals:
     def _leave(self, guest: Guest, outcome: Outcome) -> None:
         self.guests.pop(guest.entry, None)
         self.company.settle(guest.entry, outcome)
-
-
-def _roundly(count: int, least: int) -> int:
-    """A power of two that is not less."""
-    return max(least, 1 << (count - 1).bit_length())

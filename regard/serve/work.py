@@ -33,7 +33,8 @@ def work(
     except Exception:
         LOG.exception("%s could not %s %d texts together; they are tried again", kind.model, kind.verb, len(arrivals.unanswered))
     left = arrivals.unanswered  # and not within the exception, which would hold on to the table and its memory
-    if left and model.device.type == "cuda":
+    if left and model.kept is not None:
+        model.kept.clear()
         torch.cuda.empty_cache()
     for entry, outcome in zip(left, batch(models, remembered, kind, left), strict=True):
         company.settle(entry, outcome)

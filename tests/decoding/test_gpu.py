@@ -13,7 +13,7 @@ import torch
 
 from regard.data.batch import Tokens
 from regard.decoding import many, runner, table
-from regard.decoding.kept import Kept, Kind
+from regard.decoding.kept import Kept
 from regard.decoding.many import decode_many
 from regard.decoding.replay import Replayed
 from regard.decoding.runner import stream
@@ -272,12 +272,21 @@ def test_a_kept_table_is_given_up_where_memory_is_short(monkeypatch: pytest.Monk
     model, kept, rules = moved("before"), Kept(), Rules(max_length=LONGEST)
     sources = [[*source] for source in SOURCES[:8]]
     want = decode_many(model, sources, GREEDY, rules, kept=kept)
-    kind = Kind(model, GREEDY, rules, 32, 0, 8)
-    assert kept.has(kind)
+    assert [kind.seats for kind in kept.kinds] == [8]
 
     def too_much(*given: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(table.Table, "_go_on", too_much)
     assert_same(decode_many(model, sources, GREEDY, rules, kept=kept), want, WITHIN)
-    assert not kept.has(kind)
+    assert kept.kinds == []
+
+
+def test_threads_share_what_is_kept() -> None:
+    model, kept, rules = moved("before"), Kept(), Rules(max_length=LONGEST)
+    sources = [[*source] for source in SOURCES[:8]]
+    want = decode_many(model, sources, METHODS["beam"], rules)
+    with ThreadPoolExecutor(3) as threads:
+        for found in threads.map(lambda _: decode_many(model, sources, METHODS["beam"], rules, kept=kept), range(12)):
+            assert_same(found, want, WITHIN)
+    assert 1 <= len(kept.kinds) <= 3

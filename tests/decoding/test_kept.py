@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 
-from regard.decoding import kept, table
-from regard.decoding.kept import Kept, Kind, roundly
+from regard.data.batch import Tokens
+from regard.decoding import kept, many, table
+from regard.decoding.kept import Kept, roundly
 from regard.decoding.line import decode_in_lines, lines_of
+from regard.decoding.many import decode_many
 from regard.decoding.runner import Run
 from regard.decoding.search import Hypothesis
-from regard.decoding.settings import GREEDY, Beam, Method, Rules
+from regard.decoding.settings import GREEDY, Beam, Method, Rules, Sampling
 from regard.decoding.table import Asked, Size, Table, decode_as_they_come
 from regard.models import Generator
+from regard.nn import record, using
 from tests.decoding.lively import assert_same, lively
 from tests.decoding.test_table import METHODS, RULES, TRANSFORMERS, Waiting, alone, those
 
@@ -87,12 +93,22 @@ def test_whoever_comes_late_all_move_to_a_larger_table_and_back(
     assert len(laid) == len(set(laid)) <= 5  # 1, 2, 4, 8 and 16: each of them once
 
 
-def test_few_rows_stay_where_they_are_unless_a_smaller_table_is_there(laid: list[int]) -> None:
+@pytest.mark.parametrize("before", [[], [2], [4, 2, 1]])
+def test_how_many_rows_are_computed_does_not_depend_on_what_was_decoded_before(
+    before: list[int], laid: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else half precision would round otherwise, and the same command might write other words."""
+    seats: list[int] = []
+    go_on = Table._go_on
     model, tables, asked = lively("before"), Kept(), those(8)
+    for count in before:
+        served(model, asked[:count], GREEDY, RULES, tables, Size(8, 32))
+    monkeypatch.setattr(Table, "_go_on", lambda self, run: seats.append(len(self.guests)) or go_on(self, run))
     served(model, asked, GREEDY, RULES, tables, Size(8, 32))
-    assert laid == [8]
-    served(model, asked[:2], GREEDY, RULES, tables, Size(8, 32))
-    assert laid == [8, 2]
+    wanted = list(seats)
+    seats.clear()
+    served(model, asked, GREEDY, RULES, Kept(), Size(8, 32))
+    assert seats == wanted
 
 
 def test_many_rows_move_together(laid: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,17 +167,90 @@ def test_those_used_last_are_kept(laid: list[int], monkeypatch: pytest.MonkeyPat
     assert laid == [4, 2, 1, 4]
     monkeypatch.setattr(kept, "BYTES", 1)
     served(model, asked[:2], GREEDY, RULES, tables, Size(4, 32))
-    assert not tables.has(Kind(model, GREEDY, RULES, 32, 0, 2))
+    assert tables.kinds == []
+
+
+def test_a_table_too_large_to_be_kept_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tables, asked = lively("before"), Kept(), those(8)
+    for count in (1, 2):
+        served(model, asked[:count], GREEDY, RULES, tables, Size(8, 32))
+    monkeypatch.setattr(kept, "BYTES", sum(laid.bytes for laid in tables._laid))
+    served(model, asked, GREEDY, RULES, tables, Size(8, 32))
+    assert [kind.seats for kind in tables.kinds] == [1, 2]
 
 
 def test_kept_tables_can_be_given_up() -> None:
     model, tables = lively("before"), Kept()
     served(model, those(2), GREEDY, RULES, tables, Size(2, 32))
-    kind = Kind(model, GREEDY, RULES, 32, 0, 2)
-    assert tables.has(kind)
+    [kind] = tables.kinds
     tables.clear()
-    assert not tables.has(kind)
+    assert tables.kinds == []
     assert tables.take(kind) is None
+
+
+def test_weights_that_are_replaced_while_a_table_is_in_use(laid: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was recorded reads them where they were."""
+    model, tables, asked = copy.deepcopy(lively("before")), Kept(), those(2)
+    position = Run.position
+
+    def replaces(run: Run) -> None:
+        monkeypatch.setattr(Run, "position", position)
+        position(run)
+        model.embed.weight.data = model.embed.weight.data.clone()
+
+    monkeypatch.setattr(Run, "position", replaces)
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    assert laid == [2, 2]
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("kind", ["before", "gpt2"])
+def test_threads_share_what_is_kept(kind: str, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FEW", 0)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        model, tables, asked = lively(kind), Kept(), those(14)
+        wanted = alone(model, asked, method, RULES)
+        with ThreadPoolExecutor(3) as threads:
+            for found in threads.map(lambda _: served(model, asked, method, RULES, tables, Size(16, 32), Late(asked)), range(6)):
+                assert_same(found, wanted, 1e-9)
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("holds", [lambda model: using("explicit"), record, lambda model: torch.autocast("cpu", torch.bfloat16)])
+def test_what_holds_for_one_thread_alone_is_not_kept(holds: Callable[[Generator], AbstractContextManager[object]]) -> None:
+    model, tables, sources = lively("before", torch.float32), Kept(), [[5, 6, 7], [8, 9]]
+    decode_many(model, sources, GREEDY, RULES, kept=tables)
+    assert len(tables.kinds) == 1
+    taken = Kept.take
+    with pytest.MonkeyPatch.context() as patched, holds(model):
+        patched.setattr(Kept, "take", lambda self, kind: pytest.fail("it was taken"))
+        decode_many(model, sources, GREEDY, RULES, kept=tables)
+    assert Kept.take is taken
+    assert len(tables.kinds) == 1
+
+
+def test_where_memory_is_short_tables_are_given_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by what is decoded without one, which is then done whole."""
+    model, tables, sources = lively("before"), Kept(), [[5, 6, 7], [8, 9]]
+    several = Sampling(samples=2)
+    wanted = decode_many(model, sources, several, RULES)
+    decode_many(model, sources, GREEDY, RULES, kept=tables)
+    decode, sizes = many.decode, list[int]()
+
+    def short(model: Generator, tokens: Tokens, *given: object, **options: object) -> list[list[Hypothesis]]:
+        if tables.kinds:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(tokens.ids))
+        return decode(model, tokens, *given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(many, "decode", short)
+    assert_same(decode_many(model, sources, several, RULES, kept=tables), wanted, 1e-9)
+    assert tables.kinds == []
+    assert sizes == [1, 1]
 
 
 def test_lines_of_nearly_the_same_length_find_the_same_table(laid: list[int]) -> None:
@@ -176,6 +265,8 @@ def test_lines_of_nearly_the_same_length_find_the_same_table(laid: list[int]) ->
 
 def test_lengths_in_steps() -> None:
     assert [roundly(length, 100) for length in (1, 32, 33, 97, 100, 120)] == [32, 32, 64, 100, 100, 120]
+    assert [roundly(length, 2048) for length in (65, 97, 129, 600, 1025)] == [96, 128, 256, 1024, 2048]
+    assert [roundly(length, 100, 8) for length in (1, 9, 33)] == [8, 16, 64]
 
 
 def test_those_at_a_table_are_alike_however_much_room_it_has() -> None:
