@@ -127,7 +127,7 @@ def test_all_that_are_here_fit_the_table_that_is_laid(models: dict[str, Model], 
     laid = []
     begin = decoder.Table.__init__
     monkeypatch.setattr(decoder.Table, "__init__", lambda self, model, size, *rest: laid.append(size) or begin(self, model, size, *rest))
-    monkeypatch.setattr("regard.serve.arrivals.LEAST_READ", 2)
+    monkeypatch.setattr("regard.serve.arrivals.roundly", lambda length, *_: length)
     model, others = models["translator"], Others()
     Arrivals(model, OneByOne(model, "translate", {}), [entry(text) for text in ("1 2", "3 4 5 6 7 8 9 1 2", "5")], others, 1).decode()
     assert len(laid) == 1
