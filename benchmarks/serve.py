@@ -43,6 +43,8 @@ for line in sys.stdin:
 
 def sentences(path: Path, count: int) -> list[str]:
     """The first so many by chance of a file of lines, or of the first column of a .tsv.gz."""
+    if not path.is_file():
+        raise SystemExit(f"{path} is not there; name a file of sentences with --input")
     content = path.read_bytes()
     whole = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     lines = [text for line in whole.split("\n") if (text := line.split("\t")[0].strip())]
