@@ -1,9 +1,13 @@
-"""The command line, run here and now: what it prints, and how it ends."""
+"""The command line, run here and now, or in a process of its own: what it prints, and how it ends."""
 
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,3 +49,38 @@ def run(*arguments: str | Path, stdin: str | bytes = "") -> Done:
                 stream.flush()
                 stream.detach()  # type: ignore[attr-defined]
     return Done(code, out.getvalue().decode(), err.getvalue().decode())
+
+
+def read_along(program: Sequence[str], bundle: Path, sent: Sequence[bytes]) -> None:
+    """Whoever sends lines gets as many back before sending more."""
+    command = [sys.executable, *program, "translate", "-m", str(bundle), "--to", "back"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for lines in sent:
+            process.stdin.write(lines)
+            process.stdin.flush()
+            for _ in range(lines.count(b"\n")):
+                assert process.stdout.readline().endswith(b"\n")
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
+def interrupted(program: Sequence[str], bundle: Path, folder: Path) -> None:
+    """Ctrl-C in the middle of a file leaves nothing half written, and says nothing that is not meant for people."""
+    out = folder / "out.txt"
+    out.write_text("as it was\n")
+    (folder / "lines.txt").write_text("1 2 3 4\n" * 200_000)
+    command = [sys.executable, *program, "translate", "-m", str(bundle), "--to", "back"]
+    command += ["--beam-size", "1", "--max-length", "4", "--input", str(folder / "lines.txt"), "--output", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not any(path.suffix == ".part" and path.stat().st_size for path in folder.iterdir()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        shown, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert (shown, "Traceback" in said, "Exception" in said) == ("", False, False)
+    assert out.read_text() == "as it was\n"
+    assert sorted(path.name for path in folder.iterdir() if not path.is_dir()) == ["lines.txt", "out.txt"]

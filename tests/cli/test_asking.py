@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import sacrebleu
 
 from regard.cli.lines import LINES_AT_ONCE
 from regard.door import Model
-from tests.cli.running import Done, run
+from tests.cli.running import Done, interrupted, read_along, run
 from tests.door.trained import POEM, digits, reviews
 
 Bundles = Callable[[str], Path]
@@ -151,36 +149,11 @@ def test_a_hundred_thousand_lines_in_the_same_memory(bundle: Bundles, model: Mod
 
 
 def test_whoever_reads_along_gets_lines_as_they_come(bundle: Bundles) -> None:
-    command = [sys.executable, "-m", "regard", "translate", "-m", str(bundle("translator")), "--to", "back"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for line in (b"1 2 3\n", b"\n", b"4\n"):
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert process.stdout.readline().endswith(b"\n")
-        process.stdin.close()
-        assert process.wait(20) == 0
+    read_along(["-m", "regard"], bundle("translator"), [b"1 2 3\n", b"\n", b"4\n"])
 
 
 def test_ctrl_c_leaves_nothing_half_written(bundle: Bundles, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    out.write_text("as it was\n")
-    (tmp_path / "lines.txt").write_text("1 2 3 4\n" * 200_000)
-    command = [sys.executable, "-m", "regard", "translate", "-m", str(bundle("translator")), "--to", "back"]
-    command += ["--beam-size", "1", "--max-length", "4", "--input", str(tmp_path / "lines.txt"), "--output", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
-        while not any(path.suffix == ".part" and path.stat().st_size for path in tmp_path.iterdir()):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        shown, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert shown == ""
-    assert out.read_text() == "as it was\n"
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.is_dir()) == ["lines.txt", "out.txt"]
+    interrupted(["-m", "regard"], bundle("translator"), tmp_path)
 
 
 # What is printed

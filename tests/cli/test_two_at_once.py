@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-import signal
-import subprocess
-import sys
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +14,7 @@ import pytest
 
 from regard.cli.lines import BATCHES_AT_ONCE, LINES_AT_ONCE
 from regard.door import Model, writing
-from tests.cli.running import Done, run
+from tests.cli.running import Done, interrupted, read_along, run
 from tests.cli.test_asking import LONG, lines_of
 
 Bundles = Callable[[str], Path]
@@ -122,33 +118,9 @@ def test_two_threads_may_ask_one_model(bundle: Bundles) -> None:
 
 
 def test_whoever_reads_along_gets_lines_as_they_come(bundle: Bundles) -> None:
-    command = [sys.executable, "-c", AS_ON_A_GPU.format(size=3), "translate", "-m", str(bundle("translator")), "--to", "back"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for lines in (b"1 2 3\n", b"\n", b"4\n", b"1\n2\n3\n4\n5\n6\n7\n", b"1\n2\n3\n"):
-            process.stdin.write(lines)
-            process.stdin.flush()
-            for _ in range(lines.count(b"\n")):
-                assert process.stdout.readline().endswith(b"\n")
-        process.stdin.close()
-        assert process.wait(20) == 0
+    sent = [b"1 2 3\n", b"\n", b"4\n", b"1\n2\n3\n4\n5\n6\n7\n", b"1\n2\n3\n"]
+    read_along(["-c", AS_ON_A_GPU.format(size=3)], bundle("translator"), sent)
 
 
 def test_ctrl_c_leaves_nothing_half_written(bundle: Bundles, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    out.write_text("as it was\n")
-    (tmp_path / "lines.txt").write_text("1 2 3 4\n" * 200_000)
-    command = [sys.executable, "-W", "error", "-c", AS_ON_A_GPU.format(size=2048), "translate", "-m", str(bundle("translator"))]
-    command += ["--to", "back", "--beam-size", "1", "--max-length", "4", "--input", str(tmp_path / "lines.txt"), "--output", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
-        while not any(path.suffix == ".part" and path.stat().st_size for path in tmp_path.iterdir()):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        shown, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert (shown, "Traceback" in said, "Exception" in said) == ("", False, False)
-    assert out.read_text() == "as it was\n"
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.is_dir()) == ["lines.txt", "out.txt"]
+    interrupted(["-W", "error", "-c", AS_ON_A_GPU.format(size=2048)], bundle("translator"), tmp_path)

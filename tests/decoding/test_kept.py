@@ -23,7 +23,7 @@ from regard.decoding.table import Asked, Size, Table, decode_as_they_come
 from regard.models import Generator
 from regard.nn import record, using
 from tests.decoding.lively import assert_same, lively
-from tests.decoding.test_table import METHODS, RULES, TRANSFORMERS, Waiting, alone, those
+from tests.decoding.test_table import METHODS, RULES, TRANSFORMERS, Late, Waiting, alone, those
 
 
 @pytest.fixture
@@ -62,17 +62,6 @@ def test_with_prefixes(kind: str, method: Method, laid: list[int]) -> None:
         asked = those(4, prefixes=given)
         assert_same(served(model, asked, method, RULES, tables, Size(4, 32, 3)), alone(model, asked, method, RULES), 1e-9)
     assert laid == [4]
-
-
-class Late(Waiting):
-    """Two come first, then nobody, then all the others."""
-
-    calls = 0
-
-    def take(self, most: int, size: Size | None) -> list[Asked]:
-        self.calls += 1
-        self.at_once = 1 if self.calls < 3 else 0 if self.calls < 5 else 12
-        return super().take(most, size)
 
 
 @pytest.mark.parametrize("kind", ["before", "gpt2", "window"])

@@ -48,6 +48,17 @@ class Waiting:
         return found
 
 
+class Late(Waiting):
+    """Two come first, then nobody, then all the others."""
+
+    calls = 0
+
+    def take(self, most: int, size: Size | None) -> list[Asked]:
+        self.calls += 1
+        self.at_once = 1 if self.calls < 3 else 0 if self.calls < 5 else 12
+        return super().take(most, size)
+
+
 def those(count: int, prefixes: Sequence[Sequence[int]] = ((),)) -> list[Asked]:
     return [Asked(SOURCES[number], number, prefixes[number % len(prefixes)], key=number) for number in range(count)]
 
@@ -127,14 +138,6 @@ def test_a_table_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     seats: list[int] = []
     go_on = Table._go_on
     monkeypatch.setattr(Table, "_go_on", lambda self, run: seats.append(len(self.guests)) or go_on(self, run))
-
-    class Late(Waiting):
-        calls = 0
-
-        def take(self, most: int, size: Size | None) -> list[Asked]:
-            self.calls += 1
-            self.at_once = 1 if self.calls < 3 else 0 if self.calls < 5 else 12
-            return super().take(most, size)
 
     for method in (GREEDY, Beam(size=3)):
         seats.clear()
