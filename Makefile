@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test slow check format bench clean setup
+.PHONY: demo test slow gpu check format bench clean setup
 
 demo: $(READY)  ## the notes' ideas, run in the terminal; then a trained model translates
 	@$(BIN)/regard demo
@@ -16,6 +16,9 @@ test: $(READY)  ## every test that is not slow
 
 slow: $(READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: there are none
+
+gpu: $(READY)  ## on a machine with a GPU: all that only a GPU can show, and a stamp that it passed
+	$(BIN)/python -m tests.gate.gpu
 
 check: $(READY)  ## lint, format and types
 	$(BIN)/ruff check .

