@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)  # tests are small and run side by side
+if not torch.cuda.is_available() and find_spec("triton") is not None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is defined: without a GPU they are interpreted
 
 
 @pytest.fixture(autouse=True)

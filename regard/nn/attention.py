@@ -72,18 +72,17 @@ class Attention(nn.Module):
         positions = positions or Placement()
         if source is None:
             query, key, value = self._split(self.project(x))
-            new = KeyValues(positions.turn_key(key), value)
-            if cache is not None and few_on_gpu(query, self.kv_heads, mask, positions.bias):
-                return self._in_one(positions.turn_query(query), cache.key, cache.value, mask, new, cache.slots)
+            query, new = positions.turn_query(query), KeyValues(positions.turn_key(key), value)
+            if cache is not None and few_on_gpu(query, (*new, cache.key, cache.value), mask, positions.bias):
+                return self._in_one(query, cache.key, cache.value, mask, new, cache.slots)
             seen = new if cache is None else cache.extend(new)
         elif cache is not None:
             raise CacheError("a cache is for self-attention; keep the keys and values of a source with keys_values() and pass those")
         else:
-            query = self._heads(self.project.part(x, slice(None, self.query_rows)), self.heads)
+            query = positions.turn_query(self._heads(self.project.part(x, slice(None, self.query_rows)), self.heads))
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
-            if isinstance(source, KeyValues) and few_on_gpu(query, self.kv_heads, mask, positions.bias):
-                return self._in_one(positions.turn_query(query), *seen, mask)
-        query = positions.turn_query(query)
+            if isinstance(source, KeyValues) and few_on_gpu(query, seen, mask, positions.bias):
+                return self._in_one(query, *seen, mask)
         mask = _checked(mask, query, seen.key)
         backend, dropout = backends.serving(backends.chosen(self.backend), mask), self.dropout if self.training else 0.0
         if backend is backends.sdpa and not dropout and suits(query, mask):

@@ -65,6 +65,12 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
+def _of_products(weight: Tensor) -> torch.dtype:
+    """What a product with this weight comes in: autocast changes it, though not in float64."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64 else weight.dtype
+
+
 class Cache:
     """The self-attention keys and values of every layer of a stack, for a batch of rows."""
 
@@ -90,12 +96,13 @@ class Cache:
 
     @classmethod
     def of(cls, config: Transformer, stack: nn.Module, rows: int, capacity: int, hypotheses: int = 1) -> Cache:
-        """An empty cache for a stack of that config, where its weights are and as they are."""
+        """An empty cache for a stack of that config, where its weights are, in what its products come in."""
         weight, kv_heads = next(stack.parameters()), config.kv_heads or config.heads
+        dtype = _of_products(weight)
         layers = len(stack.layers)  # type: ignore[arg-type]
         together = hypotheses * config.heads // kv_heads
-        whole = served_on_gpu(weight.device, weight.dtype, config.key_width, together) and config.positions not in ("alibi", "relative")
-        return cls(layers, rows, kv_heads, capacity, config.key_width, dtype=weight.dtype, device=weight.device, whole=whole)
+        whole = served_on_gpu(weight.device, dtype, config.key_width, together) and config.positions not in ("alibi", "relative")
+        return cls(layers, rows, kv_heads, capacity, config.key_width, dtype=dtype, device=weight.device, whole=whole)
 
     def empty(self, rows: int, capacity: int) -> Cache:
         """One of the same kind with nothing in it."""

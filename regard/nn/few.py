@@ -5,24 +5,32 @@ On a CPU it is the formula as two batched products; on a GPU, `one_query` has a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from regard.nn import backends
 from regard.nn.backends import HAS_TRITON, SHORT_WIDTHS, Attended
+from regard.nn.instead import alike, instead, kinds
 from regard.nn.masks import Mask
 from regard.nn.tap import recording
 
 FEW = 16
 
 
-def few_on_gpu(query: Tensor, kv_heads: int, mask: Mask | None, bias: Tensor | None) -> bool:
-    """Whether the kernel for one position serves these queries (rows, heads, queries, width), and nobody wants more than its result."""
-    count = query.shape[2] * query.shape[1] // kv_heads
+def few_on_gpu(query: Tensor, others: Sequence[Tensor], mask: Mask | None, bias: Tensor | None) -> bool:
+    """Whether the kernel for one position serves these queries (rows, heads, queries, width), and nobody wants more than its result.
+
+    `others`: all keys and values that it reads or writes, each (rows, kv_heads, length, width).
+    """
+    count = query.shape[2] * query.shape[1] // others[0].shape[1]
     if not served_on_gpu(query.device, query.dtype, query.shape[3], count) or bias is not None or torch.is_grad_enabled():
         return False
     plain = mask is None or (isinstance(mask, Mask) and mask.packed is None)
-    return plain and not (recording() or backends.overridden() or torch.compiler.is_compiling())
+    if not plain or recording() or backends.overridden() or torch.compiler.is_compiling():
+        return False
+    return alike(query, *others) or instead("attention of one position", f"its operands are in {kinds(query, *others)}")
 
 
 def served_on_gpu(device: torch.device, dtype: torch.dtype, width: int, queries: int) -> bool:

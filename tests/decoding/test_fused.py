@@ -1,12 +1,11 @@
 """The search of a position as two kernels is the search as PyTorch does it: the same words, of the same hypotheses, with the same scores.
 
-The kernels run on a GPU, or on a CPU in Triton's interpreter: `TRITON_INTERPRET=1 pytest tests/decoding/test_fused.py`.
+The kernels run on a GPU, or, slowly, on a CPU in Triton's interpreter.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -25,12 +24,11 @@ from regard.decoding.search import BeamSearch
 from regard.decoding.settings import GREEDY, Beam, Length, Method, Rules, Sampling
 from regard.decoding.tree import Tree
 from tests.decoding.lively import LONGEST, SOURCES, assert_same, lively
+from tests.without_gpu import needs_kernels
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(
-    not (fused.HAS_TRITON and INTERPRETED), reason="needs Triton, and TRITON_INTERPRET=1 to run its kernels on a CPU"
+devices = pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=[needs_kernels, pytest.mark.slow]), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-devices = pytest.mark.parametrize("device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)])
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero) encountered:RuntimeWarning")  # NumPy's, in the interpreter
 END, WITHIN = 2, 2e-5
 WORDS = 1024  # of a block
