@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, in one command: python -m tests.gate.gpu [--out docs/gpu.json] [--without-speed]
+"""Everything that only a GPU can show, in one command: python -m tests.gate.gpu [--out docs/gpu.json] [--without-speed] [--without-tests]
 
 Tests marked gpu; every recipe for some steps with two validations, a checkpoint, a kill and a resume, and its bundle asked; all verbs and
 the server; three speed benchmarks in a short form. Data come from REGARD_DATA, and what is not there is made up. Prints one table. Where
@@ -44,17 +44,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=STAMP)
     parser.add_argument("--without-speed", action="store_true", help="no benchmarks, and so no stamp")
+    parser.add_argument("--without-tests", action="store_true", help="no tests marked gpu, and so no stamp")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to see that this very command works")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no GPU here that PyTorch can use; what a CPU can show of a GPU's code, make test shows")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE + 1) as pool:
-        tests = pool.submit(timed, marked_tests, Path(folder))
+        tests = None if options.without_tests else pool.submit(timed, marked_tests, Path(folder))
         rows = trained(Path(folder), options.device, pool)
         rows += asked(Path(folder), options.device, pool)
-        counted = tests.result()
-        rows.insert(0, counted)
+        if tests is not None:
+            rows.insert(0, tests.result())
         speeds: dict[str, float] = {}
         if not options.without_speed and options.device == "cuda":
             for name, measure in BENCHMARKS.items():
@@ -66,7 +67,7 @@ def main() -> None:
     failed = [what for what, how, _ in rows if how.startswith("FAILED")]
     if failed:
         sys.exit(f"{len(failed)} of {len(rows)} failed: {', '.join(failed)}")
-    if speeds:
+    if speeds and not options.without_tests:
         options.out.write_text(json.dumps(stamp(rows, speeds, seconds), indent=2) + "\n", encoding="utf-8")
         print(f"wrote {options.out}")
 

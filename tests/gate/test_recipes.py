@@ -42,8 +42,6 @@ def test_every_recipe_trains_is_killed_resumes_and_answers(place: Path, minilm: 
     (place / "runs" / "film").mkdir(parents=True)
     rows = (f"{'negative' if number % 2 else 'positive'}\tkalo mi {number}\n" for number in range(90))
     (place / "runs" / "film" / "sentences.tsv").write_text("".join(rows), encoding="utf-8")
-        "".join(f"{'negative' if n % 2 else 'positive'}\tkalo mi {n}\n" for n in range(90))
-    )
     for name in in_order(SHIPPED):
         trained = train_kill_resume_ask(name, place, device="cpu", small=True)
         print(trained)
