@@ -51,14 +51,14 @@ def commands(place: Path, device: str) -> dict[str, list[str]]:
 
 
 def ask(arguments: list[str], place: Path, device: str) -> str:
-    """What a command prints; it must print something and end well."""
+    """What a command prints; it must say something and end well."""
     done = subprocess.run(
         [sys.executable, "-m", "regard", *arguments],
         cwd=place, env=environment(device), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    if done.returncode or not (done.stdout.strip() or "--out" in arguments):
+    if done.returncode or not (done.stdout + done.stderr).strip():
         raise GateError(f"regard {' '.join(arguments)} ended with {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
-    return done.stdout
+    return done.stdout or done.stderr
 
 
 def requests(models: Mapping[str, str]) -> dict[str, object]:
