@@ -83,9 +83,10 @@ def timed(work: Callable[[Path], str], folder: Path) -> Row:
 
 def marked_tests(folder: Path) -> str:
     """Tests marked gpu, and what came of them."""
+    quiet = ["-p", "no:cacheprovider", "-p", "no:benchmark", "--show-capture=no"]
     parallel = ["-n", str(AT_ONCE)] if _has("xdist") else []
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:benchmark", "--show-capture=no", *parallel, str(ROOT / "tests")],
+        [sys.executable, "-m", "pytest", "-m", "gpu", *quiet, *parallel, str(ROOT / "tests")],
         cwd=ROOT, env=environment("cuda"), capture_output=True, text=True, timeout=540, check=False,
     )  # fmt: skip
     counts = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-500:]
