@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +44,8 @@ def commands(place: Path, device: str) -> dict[str, list[str]]:
         "evaluate": asked("evaluate", SEQ2SEQ, "--data", str(pairs), "--beam-size", "2"),
         "lengths": asked("lengths", SEQ2SEQ, "--data", str(pairs), "--parts", "2"),
         "view": asked("view", SEQ2SEQ, TEXT, "--out", str(place / "page.html")),
-        "check": asked("check", SEQ2SEQ),
-        "info": ["info", str(runs / SEQ2SEQ)],
+        "check": ["check", str(runs / SEQ2SEQ), *on],
+        "info": ["info", str(runs / SEQ2SEQ / "bundle")],
         "models": ["models"],
         "doctor": ["doctor"],
     }
@@ -73,7 +74,7 @@ def requests(models: Mapping[str, str]) -> dict[str, object]:
         "/api/classify": {"model": classify, "texts": [TEXT]},
         "/api/fill": {"model": fill, "texts": [f"{TEXT} [MASK]"]},
         "/api/embed": {"model": fill, "texts": [TEXT]},
-        "/api/score": {"model": translate, "sources": [TEXT], "targets": [".As akit"]},
+        "/api/score": {"model": translate, "texts": [TEXT], "targets": [".As akit"]},
         "/api/trace": {"model": translate, "text": TEXT},
         "/v1/completions": {"model": generate, "prompt": TEXT, "max_tokens": 8, "seed": 1},
         "/v1/completions, streamed": {"model": generate, "prompt": TEXT, "max_tokens": 8, "seed": 1, "stream": True},
@@ -108,7 +109,8 @@ def serve_and_ask(place: Path, device: str) -> dict[str, int]:
                 with urllib.request.urlopen(request, timeout=120) as response:
                     found[path] = len(response.read())
             except OSError as error:
-                raise GateError(f"{path}: {error}\n{''.join(errors)[-3000:]}") from error
+                said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
+                raise GateError(f"{path}: {error} {said}\n{''.join(errors)[-3000:]}") from error
         time.sleep(0.2)
         server.send_signal(signal.SIGTERM)
         if server.wait(60) != 0:
