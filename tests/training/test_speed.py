@@ -18,6 +18,7 @@ from regard.data.batch import Tokens
 from regard.data.collate import Batch
 from regard.errors import TrainingError
 from regard.models import build
+from regard.nn.attention import Attention
 from regard.presets import preset
 from regard.recipe import TrainingSettings
 from regard.training.fused import FusedAddNorm, FusedFeedForward, fuse
@@ -254,7 +255,13 @@ def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
     optimizer = make_optimizer(model, TrainingSettings(), fused=True)
 
     def weights() -> torch.Tensor:
-        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        """All but the biases of keys, which change no output: their gradients are what was rounded, and Adam makes whole steps of it."""
+        moving = [parameter.detach().clone() for parameter in model.parameters()]
+        for tensor, parameter in zip(moving, model.parameters(), strict=True):
+            for attention in (module for module in model.modules() if isinstance(module, Attention)):
+                if parameter is attention.project.bias:
+                    tensor[attention.query_rows : attention.query_rows + attention.kv_heads * attention.head_width] = 0.0
+        return torch.cat([tensor.flatten() for tensor in moving])
 
     def learn(batch: Batch, counts: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16):
