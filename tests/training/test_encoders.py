@@ -23,6 +23,7 @@ from regard.training.objective import Objective
 from regard.training.optim import make_optimizer
 from regard.training.precision import keep_half
 from regard.training.replay import Replayed, fits, put, roomy, tensors
+from tests.training.test_speed import weights
 
 TASKS = ("mlm", "classify")
 
@@ -171,29 +172,36 @@ def test_the_fast_path_is_the_model(tmp_path: Path, task: str, norm_place: str) 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 @pytest.mark.parametrize("task", TASKS)
 def test_replayed_steps_learn_the_same(tmp_path: Path, task: str, r_drop: float) -> None:
-    """Recorded once and replayed, against called each time, with another number of documents in every row."""
-    store, found = store_of(tmp_path), []
-    for replays in (True, False):
-        model = encoder(task, "varlen").cuda()
-        keep_half(model)
-        fuse(model)
-        objective = Objective(model, r_drop=r_drop, compiled=True)
-        optimizer = make_optimizer(model, TrainingSettings(layer_decay=0.9), fused=True)
+    """Recorded once and replayed, against called each time, with another number of documents in every row: as near as two of the latter."""
+    store = store_of(tmp_path)
+    replayed, called, again = (learned(store, task, r_drop, replays=replays) for replays in (True, False, False))
+    chance = float((called[1] - again[1]).norm())  # a GPU adds up in no fixed order, and Adam's first steps make much of the last bit
+    moved, apart = float(called[1].norm()), float((replayed[1] - called[1]).norm())
+    print(f"{task}, R-Drop {r_drop}: moved {moved:.2f}, apart {apart:.1e}, by chance {chance:.1e}")
+    assert replayed[0] == pytest.approx(called[0], rel=2e-3)
+    assert apart < 3 * chance + 1e-3 * moved < 0.3 * moved
 
-        def learn(batch: Batch, counts: torch.Tensor, objective: Any = objective, optimizer: Any = optimizer) -> torch.Tensor:
-            with torch.autocast("cuda", torch.bfloat16):
-                total = objective(batch)
-            (total / counts[0]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return total.detach()
 
-        step = Replayed(learn) if replays else learn
-        totals = []
-        for number in range(8):
-            optimizer.set_lr(1e-3 * (number + 1))
-            batch = form(task, 1024).collate(store, np.arange(number, 40 + 3 * number), number).map(lambda x: x.cuda())
-            totals.append(step(batch, torch.tensor([batch.count], device="cuda")))
-        found.append((torch.stack(totals).tolist(), torch.cat([parameter.detach().flatten() for parameter in model.parameters()])))
-    assert found[0][0] == pytest.approx(found[1][0], rel=2e-3)
-    assert float((found[0][1] - found[1][1]).norm() / found[1][1].norm()) < 2e-3
+def learned(store: Store, task: str, r_drop: float, *, replays: bool) -> tuple[list[float], torch.Tensor]:
+    """The losses of eight steps, and how far the weights went."""
+    model = encoder(task, "varlen").cuda()
+    keep_half(model)
+    fuse(model)
+    objective = Objective(model, r_drop=r_drop, compiled=True)
+    optimizer = make_optimizer(model, TrainingSettings(layer_decay=0.9), fused=True)
+
+    def learn(batch: Batch, counts: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            total = objective(batch)
+        (total / counts[0]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return total.detach()
+
+    step = Replayed(learn) if replays else learn
+    before, totals = weights(model), []
+    for number in range(8):
+        optimizer.set_lr(1e-3 * (number + 1))
+        batch = form(task, 1024).collate(store, np.arange(number, 40 + 3 * number), number).map(lambda x: x.cuda())
+        totals.append(step(batch, torch.tensor([batch.count], device="cuda")))
+    return torch.stack(totals).tolist(), weights(model) - before

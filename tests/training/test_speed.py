@@ -244,6 +244,15 @@ def test_replayed_steps_learn_the_same() -> None:
     assert replayed[0][-1] < replayed[0][0]
 
 
+def weights(model: nn.Module) -> torch.Tensor:
+    """All but the biases of keys, which change no output: their gradients are what was rounded, and Adam makes whole steps of it."""
+    copies = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            copies[f"{name}.project.bias"][module.query_rows :].chunk(2)[0].zero_()
+    return torch.cat([copy.flatten() for copy in copies.values()])
+
+
 def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
     """The losses of eight steps, and how far the weights went."""
     torch.manual_seed(0)
@@ -254,15 +263,6 @@ def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
     objective = Objective(model, 0.1, compiled=True)
     optimizer = make_optimizer(model, TrainingSettings(), fused=True)
 
-    def weights() -> torch.Tensor:
-        """All but the biases of keys, which change no output: their gradients are what was rounded, and Adam makes whole steps of it."""
-        moving = [parameter.detach().clone() for parameter in model.parameters()]
-        for tensor, parameter in zip(moving, model.parameters(), strict=True):
-            for attention in (module for module in model.modules() if isinstance(module, Attention)):
-                if parameter is attention.project.bias:
-                    tensor[attention.query_rows : attention.query_rows + attention.kv_heads * attention.head_width] = 0.0
-        return torch.cat([tensor.flatten() for tensor in moving])
-
     def learn(batch: Batch, counts: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16):
             total = objective(batch)
@@ -272,9 +272,9 @@ def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
         return total.detach()
 
     step = Replayed(learn) if replays else learn
-    before, totals = weights(), []
+    before, totals = weights(model), []
     for number in range(8):
         optimizer.set_lr(1e-3 * (number + 1))
         batch = batches(number, packed=True, device="cuda")
         totals.append(step(batch, torch.tensor([batch.count], device="cuda")))
-    return torch.stack(totals).tolist(), weights() - before
+    return torch.stack(totals).tolist(), weights(model) - before
