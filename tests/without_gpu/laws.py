@@ -156,8 +156,8 @@ def search_law(dtype: torch.dtype, method: Method, vocabulary: int = 70) -> None
     """A search by the kernels is the search: words, parents and scores at every position, of sources that end at different lengths."""
     from regard.decoding import fused
 
-    rules, lengths = Rules(max_length="2+1x", min_length=2, never=[NEVER]), [1, 3]
-    plain, quick = (_search(method, rules, lengths) for _ in range(2))
+    lengths = [1, 3]
+    plain, quick = (search_of(method, lengths) for _ in range(2))
     chance = torch.Generator().manual_seed(7)
     for position in range(8):
         hypotheses = plain.hypotheses if position else 1
@@ -184,8 +184,9 @@ def search_law(dtype: torch.dtype, method: Method, vocabulary: int = 70) -> None
             assert abs(one.score - other.score) <= 16 * torch.finfo(torch.float32).eps * max(1.0, abs(other.score))
 
 
-def _search(method: Method, rules: Rules, lengths: list[int]) -> Sampler | BeamSearch:
-    steering = Steering.of(rules, lengths, END)
+def search_of(method: Method, lengths: list[int], longest: str = "2+1x") -> Any:
+    """A search over sources of these lengths."""
+    steering = Steering.of(Rules(max_length=longest, min_length=2, never=[NEVER]), lengths, END)
     if isinstance(method, Beam) and method.size > 1:
         return BeamSearch(method, steering)
     return Sampler(Sampling(temperature=0), steering, torch.arange(len(lengths)))
