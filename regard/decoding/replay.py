@@ -1,4 +1,4 @@
-"""On a GPU a whole position, model and search, is recorded once as a CUDA graph and replayed."""
+"""On a GPU a whole position, model and search, is recorded once as a graph and replayed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from threading import Lock
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 
@@ -36,12 +36,29 @@ def on_its_device(work: Callable[Concatenate[M, Given], Result]) -> Callable[Con
     return there
 
 
-class Replayed:
-    """A position recorded as a CUDA graph, one for each size that attention reads, and replayed: no launch waits for Python."""
+class Graph(Protocol):
+    """Work that was recorded."""
 
-    def __init__(self) -> None:
-        self.graphs: dict[int, Any] = {}
-        self.pool = torch.cuda.graph_pool_handle()
+    def replay(self) -> None: ...
+
+
+class Graphs(Protocol):
+    """What records work on the device: everything that is done there, and nothing that Python does."""
+
+    def record(self, work: Callable[[], None]) -> Graph: ...
+
+
+def graphs_on(device: torch.device) -> Graphs | None:
+    """What records on this device, for one batch; nothing where calling is as fast."""
+    return CudaGraphs() if device.type == "cuda" else None
+
+
+class Replayed:
+    """A position recorded as a graph, one for each size that attention reads, and replayed: no launch waits for Python."""
+
+    def __init__(self, recorder: Graphs) -> None:
+        self.graphs: dict[int, Graph] = {}
+        self.recorder = recorder
         self.warm = False
 
     def __call__(self, state: StackState, step: Callable[[], None]) -> None:
@@ -54,10 +71,17 @@ class Replayed:
         if reach in self.graphs:
             cache.used += new
         else:
-            self.graphs[reach] = self._recorded(step)
+            self.graphs[reach] = self.recorder.record(step)
         self.graphs[reach].replay()
 
-    def _recorded(self, step: Callable[[], None]) -> Any:
+
+class CudaGraphs:
+    """CUDA's."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], None]) -> Graph:
         """One at a time, and other threads may go on meanwhile. Nothing outlives a replay, so all graphs may use the same memory."""
         graph = torch.cuda.CUDAGraph()
         with RECORDING:
@@ -66,7 +90,7 @@ class Replayed:
             with torch.cuda.stream(_stream(torch.cuda.current_device())):
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 try:
-                    step()
+                    work()
                 finally:
                     graph.capture_end()
         return graph

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
-from regard.decoding.replay import Replayed, on, on_its_device
+from regard.decoding.replay import Replayed, graphs_on, on, on_its_device
 from regard.decoding.rows import Search
 from regard.decoding.rules import Steering, nothing_left
 from regard.decoding.sampling import Sampler
@@ -199,8 +199,8 @@ class Run:
         self.found: dict[int, list[Hypothesis]] = {}
         device = model.device.type
         self.check_every, self.drop_at = CHECK_EVERY.get(device, 1), DROP_AT.get(device, 0.5)
-        replays = device == "cuda" and not self.looks and search.tree is None  # what is replayed tells nobody
-        self.replayed = Replayed() if replays else None
+        self.replayed: Replayed | None = None
+        self._record_anew()
         self.ahead: Ahead | None = None
 
     @classmethod
@@ -291,8 +291,12 @@ class Run:
         self.search.keep(sources)
         self.state.keep(sources)
         self.real = None if self.real is None else self.real.index_select(0, sources)
-        if self.replayed is not None:
-            self.replayed = Replayed()
+        self._record_anew()
+
+    def _record_anew(self) -> None:
+        """Where positions are recorded: not where somebody looks, since what is replayed tells nobody."""
+        graphs = None if self.looks or self.search.tree is not None else graphs_on(self.model.device)
+        self.replayed = None if graphs is None else Replayed(graphs)
 
     def _collect(self, which: list[bool]) -> None:
         places = [place for place, wanted in enumerate(which) if wanted]

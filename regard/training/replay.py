@@ -1,18 +1,53 @@
-"""A step recorded once as a CUDA graph and then replayed with new numbers in the same places: a GPU need not be told each kernel anew."""
+"""A step recorded once as a graph and then replayed with new numbers in the same places: a GPU need not be told each kernel anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
 from regard.data.collate import Batch
+from regard.decoding.replay import Graph
 
 WARM = 3  # steps before recording: what compiles, tunes or allocates has then done so
 SPARE = 1.25  # room for more documents in a row than the first has
+
+
+class Graphs(Protocol):
+    """What records a step on the device: everything that is done there, and nothing that Python does."""
+
+    def aside(self, work: Callable[[], Tensor]) -> Tensor:
+        """Does it now, as it will be recorded."""
+        ...
+
+    def record(self, work: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
+        """A recording of it, and what that writes."""
+        ...
+
+
+class CudaGraphs:
+    """CUDA's."""
+
+    def aside(self, work: Callable[[], Tensor]) -> Tensor:
+        """On a stream of its own, as the recording will be: what is made for a stream on first use is then made."""
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            figures = work()
+        here.wait_stream(aside)
+        return figures.clone()
+
+    def record(self, work: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may do as they like meanwhile: the loader makes the next batches.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            figures = work()
+        return graph, figures
 
 
 class Replayed:
@@ -21,12 +56,12 @@ class Replayed:
     All that `learn` does must be on the device: what Python does is done once, while recording.
     """
 
-    def __init__(self, learn: Callable[[Batch, Tensor], Tensor]) -> None:
-        self.learn = learn
+    def __init__(self, learn: Callable[[Batch, Tensor], Tensor], graphs: Graphs | None = None) -> None:
+        self.learn, self.graphs = learn, graphs or CudaGraphs()
         self.calls = 0
         self.place: Batch | None = None  # where the recording reads from
         self.counts: Tensor | None = None
-        self.recording: tuple[torch.cuda.CUDAGraph, Tensor] | None = None  # and what it writes
+        self.recording: tuple[Graph, Tensor] | None = None  # and what it writes
 
     def __call__(self, batch: Batch, counts: Tensor) -> Tensor:
         if self.place is None or self.counts is None:
@@ -37,29 +72,14 @@ class Replayed:
         for new, old in zip(tensors(batch), tensors(self.place), strict=True):
             put(new, old)
         self.calls += 1
+        learn = partial(self.learn, self.place, self.counts)
         if self.calls <= WARM:
-            return self._aside(self.place, self.counts)
+            return self.graphs.aside(learn)
         if self.recording is None:
-            self.recording = self._record(self.place, self.counts)
+            self.recording = self.graphs.record(learn)
         graph, figures = self.recording
         graph.replay()
         return figures.clone()
-
-    def _aside(self, batch: Batch, counts: Tensor) -> Tensor:
-        """On a stream of its own, as the recording will be: what is made for a stream on first use is then made."""
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            figures = self.learn(batch, counts)
-        here.wait_stream(aside)
-        return figures.clone()
-
-    def _record(self, batch: Batch, counts: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may do as they like meanwhile: the loader makes the next batches.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            figures = self.learn(batch, counts)
-        return graph, figures
 
 
 def tensors(batch: Batch) -> list[Tensor]:

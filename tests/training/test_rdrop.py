@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -83,3 +84,14 @@ def test_half_precision_is_summed_in_float32() -> None:
 def test_two_batches_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"gave \(2, 3\) and \(4, 3\); they read the same batch"):
         r_drop(torch.zeros(2, 3), torch.zeros(4, 3), torch.zeros(2, dtype=torch.long), strength=1.0)
+
+
+def test_compiled_it_is_the_same_and_warns_nobody() -> None:
+    """The compiler asks logits, which are no leaves, for gradients, and hides what PyTorch says to that."""
+    first, second, labels, real = passes()
+    compiled = torch.compile(r_drop, backend="eager")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = compiled(first * 2, second * 2, labels, real, strength=1.0)
+    assert torch.equal(found.total, r_drop(first * 2, second * 2, labels, real, strength=1.0).total)
+    assert not [str(each.message) for each in said if "leaf" in str(each.message)]
