@@ -24,3 +24,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(door, name)
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is public, the door included: `dir` and `help` show it, and completion offers it."""
+    return sorted((*__all__, *(name for name in globals() if name.startswith("__") and name not in ("__getattr__", "__dir__"))))

@@ -23,6 +23,7 @@ from regard.errors import BundleError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 2 * 1024**3
+WINDOWS = os.name == "nt"
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 
@@ -183,7 +184,7 @@ def _exchange(one: Path, other: Path) -> bool:
     """Swaps two folders in one step, so that a reader finds either the old or the new; False where the system can't."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows has no library without a name
         return False
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return bool(renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
@@ -191,7 +192,9 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _sync(path: Path) -> None:
     """Waits until the disk has it, so that a power cut after the rename finds all of it."""
-    handle = os.open(path, os.O_RDONLY)
+    if WINDOWS and path.is_dir():
+        return  # it can't be opened there, and what it names lies in a journal
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows flushes only what may be written
     try:
         os.fsync(handle)
     finally:

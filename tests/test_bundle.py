@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -124,6 +127,41 @@ def test_an_interruption_leaves_the_old_bundle(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(storage, "_exchange", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save_bundle(small("rnn-plain"), tmp_path / "b")
+    monkeypatch.undo()
+    assert load_bundle(tmp_path / "b").config.kind == "lm"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_bundle_is_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows: folders are not opened, only what may be written is flushed, and no library goes without a name."""
+    from regard import storage
+
+    modes: dict[int, int] = {}
+
+    class Windows:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def open(self, path: Path, flags: int) -> int:
+            if path.is_dir():
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            handle = os.open(path, flags)
+            modes[handle] = flags
+            return handle
+
+        def fsync(self, handle: int) -> None:
+            if modes[handle] & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(errno.EBADF, "Bad file descriptor")
+            os.fsync(handle)
+
+    def unnamed(name: str | None, **_: Any) -> Any:
+        raise TypeError("argument of type 'NoneType' is not iterable")
+
+    monkeypatch.setattr(storage, "WINDOWS", True)
+    monkeypatch.setattr(storage, "os", Windows())
+    monkeypatch.setattr(storage.ctypes, "CDLL", unnamed)
+    for _ in range(2):  # a new one, and in the place of another
+        save_bundle(small("gpt2"), tmp_path / "b")
     monkeypatch.undo()
     assert load_bundle(tmp_path / "b").config.kind == "lm"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,15 +31,28 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
+def as_command(arguments: list[str]) -> str:
+    """Code that does what `regard` does with such arguments."""
+    command = ["regard", *arguments]
+    return f"import sys, regard.cli\nsys.argv = {command}\ntry:\n    regard.cli.main()\nexcept SystemExit as end:\n    assert not end.code"
+
+
 @pytest.mark.parametrize(
     ("arguments", "model"),
     [(["translate", "I love you.", "--to", "de"], "translator"), (["generate", "I love", "--max-length", "4"], "everyday")],
     ids=["translate", "generate"],
 )
 def test_a_verb_imports_nothing_that_it_does_not_need(arguments: list[str], model: str) -> None:
-    command = ["regard", *arguments, "--model", model, "--device", "cpu"]
-    code = f"import sys, regard.cli\nsys.argv = {command}\ntry:\n    regard.cli.main()\nexcept SystemExit as end:\n    assert not end.code"
-    assert imported_by(code) == set()
+    assert imported_by(as_command([*arguments, "--model", model, "--device", "cpu"])) == set()
+
+
+def test_looking_into_a_model_needs_no_compiler(tmp_path: Path) -> None:
+    """Nor does counting its parameters: to draw random numbers that nobody needs, PyTorch would load it."""
+    for arguments in (
+        ["view", "I love you.", "--to", "de", "--model", "translator", "--out", str(tmp_path / "page.html")],
+        ["info", "gpt2"],
+    ):
+        assert not {"torch._dynamo", "sympy", "transformers", "matplotlib"} & imported_by(as_command(arguments)), arguments
 
 
 def test_what_is_looked_for_would_be_found() -> None:

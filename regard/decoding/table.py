@@ -115,7 +115,7 @@ class Table:
             return
         model, device = self.model, self.model.device
         tokens = Tokens.pad([asked.ids for asked in arrived], model.config.pad_token, device=device)
-        numbers = torch.tensor([asked.number * APART for asked in arrived], device=device)
+        numbers = torch.tensor([asked.number for asked in arrived], device=device) * APART  # it may go round, as in `decode`
         prefixes = [asked.prefix for asked in arrived] if self.size.begun else None
         memory = model.encode(tokens)
         new = Run.begin(model, memory, make_search(model, memory.tokens, self.method, self.rules, prefixes, numbers), room=0)

@@ -59,6 +59,9 @@ class Tree:
         self._ranks: dict[int, float] = {}  # what finished nodes are compared by
         self._places = 1  # for finished ones, in each group
 
+    def __repr__(self) -> str:
+        return f"<Tree of {len(self.nodes):,} nodes>"
+
     @property
     def positions(self) -> int:
         return max(node.position for node in self.nodes)

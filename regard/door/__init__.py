@@ -106,6 +106,11 @@ class Model:
                     "so copy both again from where they came"
                 )
 
+    def __repr__(self) -> str:
+        millions = sum(parameter.numel() for parameter in self.network.parameters()) / 1e6
+        what = f"{KIND_NAMES[self.config.kind]}, {millions:.3g} million parameters, on {self.device}"
+        return f"<Model {self.name}: {what}; {', '.join(self.verbs)}>"
+
     @property
     def config(self) -> ModelConfig:
         return self.network.config
@@ -187,7 +192,7 @@ class Model:
         from regard.door.writing import stream
 
         self.need("generate")
-        return stream(self, prompt, options)
+        return stream(self, self._text("stream", prompt), options)
 
     def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[Options]) -> Written:
         """The reply to a conversation, whose messages each have a "role" (system, user or assistant) and a "content"."""
@@ -239,7 +244,7 @@ class Model:
         from regard.door.wordvectors import vectors
 
         self.need("embed")
-        return vectors(self, self._texts("vectors", text)[0])
+        return vectors(self, self._text("vectors", text))
 
     # Judging
 
@@ -261,7 +266,7 @@ class Model:
 
         if targets is not None and isinstance(targets, str) != isinstance(sources, str):
             raise RegardError("sources and targets are both one text, or both many")
-        wanted = None if targets is None else self._texts("score", targets)
+        wanted = None if targets is None else self._texts("score", targets, "targets")
         return self._each("score", sources, lambda many: score(self, many, wanted, to, first))
 
     def evaluate(
@@ -283,8 +288,11 @@ class Model:
         window as long as its context that moves on by so many tokens.
         """
         from regard.door.judging import evaluate
+        from regard.recipe import DataFile
 
         self.need("evaluate")
+        if not isinstance(data, str | os.PathLike | DataFile):
+            raise RegardError(f"evaluate takes a file of examples, by its path or as a DataFile; got {_named(data)}")
         return evaluate(self, data, to, root=root, limit=limit, tokenize=tokenize, stride=stride, progress=progress, **options)
 
     # Looking inside
@@ -310,19 +318,28 @@ class Model:
         """
         from regard.door.trace_making import trace, wanted
 
-        return trace(self, text, to, verb, prefix, options, wanted(self, parts, layers, heads, positions, candidates))
+        return trace(self, self._text("trace", text), to, verb, prefix, options, wanted(self, parts, layers, heads, positions, candidates))
 
     def _each(self, verb: str, texts: Texts, work: Callable[[list[str]], list[Answer]]) -> Answer | list[Answer]:
         self.need(verb)
         found = work(self._texts(verb, texts))
         return found[0] if isinstance(texts, str) else found
 
-    def _texts(self, verb: str, texts: Texts) -> list[str]:
-        many = [texts] if isinstance(texts, str) else list(texts)
-        strange = next((text for text in many if not isinstance(text, str)), None)
-        if strange is not None:
-            raise RegardError(f"{verb} takes texts; got a {type(strange).__name__}")
+    def _texts(self, verb: str, texts: Texts, what: str = "texts") -> list[str]:
+        if isinstance(texts, str):
+            return [texts]
+        if not isinstance(texts, Iterable) or isinstance(texts, bytes | bytearray | memoryview):
+            raise RegardError(f"{verb} takes a text or several as {what}; got {_named(texts)}")
+        many = list(texts)
+        for index, text in enumerate(many):
+            if not isinstance(text, str):
+                raise RegardError(f'{verb}: {what}[{index}] is {_named(text)}, not a text; leave it out, or give "" in its place')
         return many
+
+    def _text(self, verb: str, text: str) -> str:
+        if not isinstance(text, str):
+            raise RegardError(f"{verb} takes one text; got {_named(text)}")
+        return text
 
     def need(self, verb: str) -> None:
         """An error that says what the model can do, where it can't do this."""
@@ -375,6 +392,13 @@ def _hint(verb: str, config: ModelConfig) -> str:
     if verb == "classify" and config.kind == "encoder":
         return "; it was trained without labels: regard train --task classify makes one that has them"
     return f"; choose a model trained with --task {TRAINED_AS[verb]}" if verb in TRAINED_AS else ""
+
+
+def _named(value: object) -> str:
+    """What was given where a text was wanted."""
+    if value is None or (isinstance(value, float) and value != value):
+        return str(value)  # what a table says where a cell is empty
+    return f"{type(value).__name__} (decode them first)" if isinstance(value, bytes | bytearray) else type(value).__name__
 
 
 def _as_warning(message: str) -> None:

@@ -17,6 +17,7 @@ from regard.data.noise import uniform
 from regard.decoding.many import score_many
 from regard.door.reading import states_at_masks, text_ids
 from regard.door.results import Scored
+from regard.door.shown import Short
 from regard.door.writing import language
 from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nearest
 from regard.evaluation.metrics import Confusion, Scores, confusion, exact_match, perplexity, translation_scores
@@ -95,8 +96,8 @@ def _windows(number: int, length: int, context: int) -> Iterator[tuple[int, int,
         fresh = stop
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Short):
     """Figures for a model on a data file, and what each example contributed, by which two models can be compared."""
 
     model: str

@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.door.shown import Short
 
-@dataclass(frozen=True)
-class Attention:
+
+@dataclass(frozen=True, repr=False)
+class Attention(Short):
     """The weights behind an output, per layer and head, from one pass over it: (layers, heads, query, key)."""
 
     encoder: Tensor | None = None  # source over source
@@ -20,8 +22,8 @@ class Attention:
         return {name: weights.tolist() for name, weights in vars(self).items() if weights is not None}
 
 
-@dataclass(frozen=True)
-class Written:
+@dataclass(frozen=True, repr=False)
+class Written(Short):
     """A text that a model wrote."""
 
     text: str
@@ -65,8 +67,8 @@ class Written:
 NOTHING = Written("", (), (), (), 0.0, True)  # for a text of nothing
 
 
-@dataclass(frozen=True)
-class Labelled:
+@dataclass(frozen=True, repr=False)
+class Labelled(Short):
     """The label of a text, and how likely each one is."""
 
     label: str
@@ -91,8 +93,8 @@ class Choice:
     probability: float
 
 
-@dataclass(frozen=True)
-class Filled:
+@dataclass(frozen=True, repr=False)
+class Filled(Short):
     """A text whose masked places are filled with the likeliest words, and the best few for each of them."""
 
     text: str
@@ -105,8 +107,8 @@ class Filled:
         return {"text": self.text, "choices": [[vars(choice) for choice in place] for place in self.choices]}
 
 
-@dataclass(frozen=True)
-class Scored:
+@dataclass(frozen=True, repr=False)
+class Scored(Short):
     """How likely a model finds a given text."""
 
     tokens: tuple[str, ...]

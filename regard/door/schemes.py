@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.config import ModelConfig, RnnConfig
+from regard.door.shown import Short
 from regard.models import Network
 from regard.nn.layers import Stack
 from regard.nn.positions import Alibi, Learned, Positions, RelativeBias, Rotary, alibi_slopes, sinusoid
@@ -17,8 +18,8 @@ SHOWN = 64  # positions
 HEAD_WIDTH = 64  # of a rotary scheme for a model that has no heads
 
 
-@dataclass(frozen=True)
-class Similarity:
+@dataclass(frozen=True, repr=False)
+class Similarity(Short):
     """The cosine between the vectors of two positions so far apart: over all such pairs the mean, the lowest and the highest."""
 
     mean: Tensor  # (distances,)
@@ -26,8 +27,8 @@ class Similarity:
     high: Tensor
 
 
-@dataclass(frozen=True)
-class Scheme:
+@dataclass(frozen=True, repr=False)
+class Scheme(Short):
     """Either a vector for each position and how alike they are by distance, or what is added to scores at each distance."""
 
     distance: tuple[int, ...]
@@ -36,8 +37,8 @@ class Scheme:
     bias: Tensor | None = None  # (heads, distances)
 
 
-@dataclass(frozen=True)
-class Schemes:
+@dataclass(frozen=True, repr=False)
+class Schemes(Short):
     own: str  # "none" for a model without positions, "recurrent" for one that reads in order
     each: Mapping[str, Scheme]
 

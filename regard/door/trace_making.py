@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 
+from regard.bundle import outline
 from regard.config import ModelConfig, RnnConfig
 from regard.data.batch import Tokens
 from regard.decoding.settings import Beam, Rules, Sampling
@@ -26,7 +27,7 @@ from regard.door.trace_tensors import Kept, Side, looks, recurrent_looks, recurr
 from regard.door.trace_types import PARTS, LabelOutput, Output, Part, Search, Sentence, Target, Trace
 from regard.door.writing import CONTINUED, DRAWN, generate, in_parts, language, prompt_ids, translate
 from regard.errors import ConfigError, RegardError, ShapeError, nearest
-from regard.models import LanguageModel, RnnSeq2Seq, build
+from regard.models import LanguageModel, RnnSeq2Seq
 from regard.nn import record, using
 from regard.nn.layers import Stack
 from regard.nn.tap import Taps
@@ -338,5 +339,5 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def _parameters(config: ModelConfig) -> int:
-    with torch.device("meta"):  # shapes without numbers: a model packed for a CPU has its weights elsewhere
-        return sum(parameter.numel() for parameter in build(config).parameters())
+    """A model packed for a CPU has its weights elsewhere: shapes tell."""
+    return sum(parameter.numel() for parameter in outline(config).parameters())

@@ -11,13 +11,14 @@ from torch import Tensor
 from regard.decoding.tree import Node, Tree
 from regard.door.results import Filled, Labelled, Written
 from regard.door.schemes import Schemes
+from regard.door.shown import Short, shown
 
 Part = Literal["search", "output", "weights", "scores", "qkv", "vectors", "inner", "schemes"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
-@dataclass(frozen=True)
-class Sentence:
+@dataclass(frozen=True, repr=False)
+class Sentence(Short):
     """The tokens that a stack read."""
 
     tokens: tuple[str, ...]
@@ -26,7 +27,7 @@ class Sentence:
     words: tuple[int, ...]  # the number of the word that each is part of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Target(Sentence):
     """The same for a decoder, and what it wrote: position i read token i and gave the probabilities of `next` i."""
 
@@ -34,8 +35,8 @@ class Target(Sentence):
     next: Sentence
 
 
-@dataclass(frozen=True)
-class Looks:
+@dataclass(frozen=True, repr=False)
+class Looks(Short):
     """Attention of one kind, for the layers and heads that were kept. Scores, keys and values are whole; queries are of `rows`."""
 
     kind: Literal["scaled", "additive"]
@@ -53,16 +54,16 @@ class Looks:
     v: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Norm:
+@dataclass(frozen=True, repr=False)
+class Norm(Short):
     """γ and β."""
 
     weight: Tensor
     bias: Tensor | None
 
 
-@dataclass(frozen=True)
-class SubLayer:
+@dataclass(frozen=True, repr=False)
+class SubLayer(Short):
     """What attention or the feed-forward gives, before it is added, and the norm on its path."""
 
     output: Tensor | None  # (rows, width)
@@ -70,8 +71,8 @@ class SubLayer:
     inner: Tensor | None = None  # (rows, feedforward), after the activation
 
 
-@dataclass(frozen=True)
-class Layer:
+@dataclass(frozen=True, repr=False)
+class Layer(Short):
     layer: int
     input: Tensor | None  # (rows, width)
     attention: SubLayer
@@ -79,8 +80,8 @@ class Layer:
     cross: SubLayer | None = None
 
 
-@dataclass(frozen=True)
-class Vectors:
+@dataclass(frozen=True, repr=False)
+class Vectors(Short):
     """What became of each token's vector in one stack; of a recurrent one, its states."""
 
     rows: tuple[int, ...]
@@ -104,8 +105,8 @@ class Word:
     rank: int  # 0: the likeliest
 
 
-@dataclass(frozen=True)
-class Output:
+@dataclass(frozen=True, repr=False)
+class Output(Short):
     """The likeliest words at some places, best first, by the model's own logits."""
 
     places: tuple[int, ...]
@@ -115,8 +116,8 @@ class Output:
     entropy: tuple[float, ...]  # in nats
 
 
-@dataclass(frozen=True)
-class LabelOutput:
+@dataclass(frozen=True, repr=False)
+class LabelOutput(Short):
     """The logits of each label, and the one vector that they were made from."""
 
     labels: tuple[str, ...]
@@ -124,8 +125,8 @@ class LabelOutput:
     pooled: Tensor  # (width,)
 
 
-@dataclass(frozen=True)
-class Search:
+@dataclass(frozen=True, repr=False)
+class Search(Short):
     """How the output was found."""
 
     method: Literal["beam", "greedy", "sampling"]
@@ -139,7 +140,7 @@ class Search:
         return self.tree.nodes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """Every intermediate of one pass. Parts that were not asked for, or that the family does not have, are None or empty."""
 
@@ -156,3 +157,19 @@ class Trace:
     attention: Mapping[str, Looks] = field(default_factory=dict)
     vectors: Mapping[str, Vectors] = field(default_factory=dict)
     schemes: Schemes | None = None
+
+    def __repr__(self) -> str:
+        """What was asked and answered, and a line for each part that is there."""
+        answer = self.answer if isinstance(self.answer, Tensor) else str(self.answer)
+        to = "" if self.to is None else f" to {shown(self.to)}"
+        has = {side: None if own is None else shown(own.tokens) for side, own in (("source", self.source), ("target", self.target))}
+        if self.search is not None:
+            has["search"] = f"{self.search.method}, {len(self.search.nodes):,} nodes"
+        if self.output is not None:
+            has["output"] = f"{len(self.output.words)} places" if isinstance(self.output, Output) else shown(self.output.labels)
+        has["alignment"] = None if self.alignment is None else shown(self.alignment)
+        has["attention"] = ", ".join(f"{kind} {shown(own.weights)}" for kind, own in self.attention.items())
+        has["vectors"] = ", ".join(f"{stack} of {len(own.rows)} tokens in {len(own.layers)} layers" for stack, own in self.vectors.items())
+        has["schemes"] = None if self.schemes is None else ", ".join(self.schemes.each)
+        first = f"Trace of {shown(self.model.get('name'))}: {self.verb} {shown(self.text)}{to} gives {shown(answer)}"
+        return "\n".join([first, *(f"  {name}: {what}" for name, what in has.items() if what)])

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.data.batch import Tokens
 from regard.door.reading import text_ids
 from regard.door.sentence import words_of
+from regard.door.shown import Short
 from regard.errors import RegardError
 from regard.nn import record
 from regard.text.tokenizer import Tokenizer
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from regard.door import Model
 
 
-@dataclass(frozen=True)
-class WordVectors:
+@dataclass(frozen=True, repr=False)
+class WordVectors(Short):
     """A text's tokens and what each is at every depth."""
 
     text: str

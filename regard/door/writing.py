@@ -220,9 +220,8 @@ def generate(
 
 def prompt_ids(model: Model, prompts: Sequence[Prompt], first: int = 0) -> list[list[int]]:
     """The tokens of each prompt, after the start token (with a foreign tokenizer, as it reads them). There must be room to go on."""
-    start = Frame(before=(model.config.start_token,))
     encoded = iter(model.tokenizer.encode_batch([prompt for prompt in prompts if isinstance(prompt, str)]))
-    found = [(model.tokenizer.framed(next(encoded), start) or [*start.before]) if isinstance(each, str) else each for each in prompts]
+    found = [framed_prompt(model, next(encoded)) if isinstance(each, str) else each for each in prompts]
     for number, ids in enumerate(found):
         if len(ids) >= model.config.context:
             raise ShapeError(
@@ -230,6 +229,12 @@ def prompt_ids(model: Model, prompts: Sequence[Prompt], first: int = 0) -> list[
                 f"{model.config.context}; shorten it, so that there is room to go on"
             )
     return found
+
+
+def framed_prompt(model: Model, ids: Sequence[int]) -> list[int]:
+    """The tokens of a prompt as a language model reads them: after the start token, or with a foreign tokenizer as it has it."""
+    start = Frame(before=(model.config.start_token,))
+    return model.tokenizer.framed(ids, start) or [*start.before]
 
 
 def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -48,7 +48,7 @@ class Difference:
     interval: tuple[float, float] | None  # of the difference; sacreBLEU gives none
     p: float
     higher_is_better: bool = True
-    signature: str | None = None
+    signature: str | None = field(default=None, repr=False)
 
     @property
     def real(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from regard.errors import CorpusError
@@ -16,7 +16,7 @@ class Score:
     """A figure, and the signature that says how it was measured."""
 
     value: float
-    signature: str
+    signature: str = field(repr=False)
 
 
 @dataclass(frozen=True)

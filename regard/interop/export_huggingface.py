@@ -13,14 +13,14 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from regard.bundle import TOKENIZER
+from regard.bundle import TOKENIZER, outline
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, Seq2SeqConfig, change
 from regard.data.batch import Tokens
 from regard.interop.architectures import Part
 from regard.interop.counterparts import Counterpart, counterpart_of
 from regard.interop.original import CONTINUED, SAME, ExportError, Original, Report, in_batches, largest, needed
 from regard.interop.rewriting import Form
-from regard.models import Encoder, Network, build
+from regard.models import Encoder, Network
 from regard.text.tokenizer import MASK, Tokenizer
 
 CLOSE = 1e-5  # of logits
@@ -31,8 +31,7 @@ HEADS = {"labels": "AutoModelForSequenceClassification", "masked-words": "AutoMo
 def refuse(config: ModelConfig, tokenizer: Tokenizer | None, head: str | None) -> None:
     """An error where the model has no counterpart there."""
     needed("transformers")
-    with torch.device("meta"):
-        form = Form(config, dict(build(config).state_dict()))
+    form = Form(config, dict(outline(config).state_dict()))
     counterpart_of(_with_head(form, head), own_words=_is_ours(tokenizer))
 
 

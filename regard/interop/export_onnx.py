@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.bundle import outline
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
 from regard.interop import loops
 from regard.interop.graphs import ReaderGraph, SourceGraph, TargetGraph, WriterGraph
 from regard.interop.original import SAME, ExportError, Original, Report, in_batches, largest, needed
-from regard.models import Encoder, LanguageModel, Network, Seq2Seq, build
+from regard.models import Encoder, LanguageModel, Network, Seq2Seq
 
 OPSET = 20
 CLOSE = 1e-4  # of logits
@@ -59,8 +60,7 @@ def write(original: Original, out: Path) -> Report:
 
 def spelled_out(model: Network) -> Network:
     """The same with attention as the formula itself, which every runtime has operators for."""
-    with torch.device("meta"):
-        same = build(model.config, backend="explicit")
+    same = outline(model.config, backend="explicit")
     same.load_state_dict(model.state_dict(), assign=True)
     return same.eval()
 

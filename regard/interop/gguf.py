@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.bundle import TOKENIZER, default_card, fill, save_bundle
+from regard.bundle import TOKENIZER, default_card, fill, outline, save_bundle
 from regard.config import LanguageModelConfig, RotaryScaling, parse_model
 from regard.errors import BundleError, ConversionError, RegardError, nearest
 from regard.interop.parts import Part, linear
 from regard.interop.vocabularies import SPLITTINGS, Kind, Pieces, over_bytes, sentencepiece
-from regard.models import Network, build
+from regard.models import Network
 from regard.nn.positions import frequencies, slowed
 from regard.storage import Precision
 from regard.text.foreign import ForeignTokenizer, Roles
@@ -114,8 +114,7 @@ def to_network(gguf: Gguf, backend: str = "sdpa") -> Network:
     """Our model with the file's weights."""
     try:
         config = parse_model(_settings(gguf))
-        with torch.device("meta"):
-            network = build(config, backend)
+        network = outline(config, backend)
         assert isinstance(config, LanguageModelConfig)
         fill(network, _tensors(gguf, config), gguf.path)
     except ConversionError:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, default_card, fill, save_bundle
+from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, default_card, fill, outline, save_bundle
 from regard.config import ModelConfig, parse_model
 from regard.errors import BundleError, ConversionError, RegardError, nearest
 from regard.interop.architectures import ARCHITECTURES, Architecture
 from regard.interop.folder_tokenizer import read_tokenizers
 from regard.interop.sentences import Sentences
-from regard.models import Network, build
+from regard.models import Network
 from regard.storage import read_json, read_tensors
 
 
@@ -59,8 +59,7 @@ def load_folder(folder: str | Path, backend: str = "sdpa") -> Network:
     try:
         tensors = _bare(read_tensors(folder), architecture)
         config = _config(architecture, theirs, set(tensors), sentences)
-        with torch.device("meta"):
-            model = build(config, backend)
+        model = outline(config, backend)
         fill(model, _convert(architecture, config, tensors, folder), folder)
     except BundleError as error:
         raise ConversionError(str(error)) from error

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.bundle import TOKENIZER, default_card, fill, save_bundle
+from regard.bundle import TOKENIZER, default_card, fill, outline, save_bundle
 from regard.config import LanguageModelConfig, parse_model
 from regard.errors import ConversionError, RegardError
 from regard.interop.gguf import from_pairs
 from regard.interop.vocabularies import Kind, Pieces, sentencepiece
-from regard.models import Network, build
+from regard.models import Network
 from regard.storage import Precision
 from regard.text.foreign import WORD_START, ForeignTokenizer, Roles
 
@@ -110,8 +110,7 @@ def read_model(file: Path, backend: str = "sdpa") -> Network:
         )
     try:
         config = parse_model(_settings(shape))
-        with torch.device("meta"):
-            network = build(config, backend)
+        network = outline(config, backend)
         assert isinstance(config, LanguageModelConfig)
         fill(network, _ours(_split(content, shape), config), file)
     except RegardError as error:

@@ -18,7 +18,7 @@ from regard.decoding.ready import WrittenIn
 from regard.decoding.settings import Beam, Rules
 from regard.door import Model, load
 from regard.door.options import chosen
-from regard.door.writing import DRAWN, language
+from regard.door.writing import DRAWN, framed_prompt, language
 from regard.errors import ConfigError, RegardError, nearest
 from regard.serve.cores import MOST_WORKERS, Cores
 from regard.serve.metrics import Metrics
@@ -136,12 +136,14 @@ class Desk:
         return Kind(name, verb, tuple(sorted(given.items())), max(1, rows // at_once), tokens)
 
     async def _tokens(self, model: Model, verb: str, asks: Sequence[Ask]) -> list[int]:
-        """How long each text is. Long ones are counted elsewhere, so that others need not wait for it."""
+        """How long each text is; a prompt, as it is read. Long ones are counted elsewhere, so that others need not wait for it."""
         read = model.source_tokenizer if verb in ("translate", "score") else model.tokenizer
         texts = [ask.text if ask.target is None else f"{ask.text} {ask.target}" for ask in asks]
 
         def counts() -> list[int]:
             found = read.encode_batch(texts)
+            if verb == "generate":
+                found = [framed_prompt(model, ids) for ids in found]
             return [len(ids if ask.ids is None else ask.ids) for ask, ids in zip(asks, found, strict=True)]
 
         return counts() if sum(map(len, texts)) <= COUNTED_AT_ONCE else await asyncio.to_thread(counts)

@@ -50,6 +50,7 @@ class Wanted:
 
     form: Form
     id: str
+    created: int  # seconds since 1970
     named: str  # the model, as the client calls it
     model: str
     to: str | None  # the language, of a translator
@@ -203,7 +204,7 @@ def _wanted(
     seed = None if asked.seed is None else asked.seed % 2**63
     made = f"{'cmpl' if form == 'completion' else 'chatcmpl'}-{secrets.token_hex(12)}"
     usage = asked.stream_options is not None and asked.stream_options.include_usage
-    return Wanted(form, made, asked.model, name, to, tuple(prompts), chosen, seed, tuple(stops), logprobs, echo, usage)
+    return Wanted(form, made, int(time.time()), asked.model, name, to, tuple(prompts), chosen, seed, tuple(stops), logprobs, echo, usage)
 
 
 async def _answers(wanted: Wanted, request: Request, desk: Desk) -> tuple[list[tuple[str, Written]], dict[str, int]]:
@@ -230,7 +231,7 @@ async def _whole(wanted: Wanted, request: Request, desk: Desk) -> Response:
 
 
 def _envelope(wanted: Wanted, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"id": wanted.id, "object": object, "created": int(time.time()), "model": wanted.named, "choices": choices}
+    return {"id": wanted.id, "object": object, "created": wanted.created, "model": wanted.named, "choices": choices}
 
 
 def _choice(wanted: Wanted, index: int, written: Written, prompt: str) -> dict[str, Any]:

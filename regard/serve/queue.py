@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Lock
 from typing import Any, Protocol
@@ -137,6 +138,65 @@ class Company(Protocol):
 Work = Callable[[Kind, Sequence[Entry], Company], list[Outcome]]
 
 
+class Waiting:
+    """Those who wait, in the order of arrival. Any thread may ask: workers let others in from their own."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._tokens: Counter[tuple[str, str]] = Counter()  # by model and verb
+        self._numbers = count()
+        self._lock = Lock()  # of all that is here
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entries: Iterable[Entry]) -> list[int]:
+        """Their numbers, by which they can leave again."""
+        with self._lock:
+            numbers = []
+            for entry in entries:
+                numbers.append(next(self._numbers))
+                self._entries[numbers[-1]] = entry
+                self._tokens[entry.kind.model, entry.kind.verb] += entry.ask.tokens
+            return numbers
+
+    def leave(self, numbers: Iterable[int]) -> None:
+        """Those of them who wait still."""
+        with self._lock:
+            self._taken(number for number in numbers if number in self._entries)
+
+    def first(self) -> list[Entry]:
+        """Whoever came first, and those of the same kind that are nearest in length, until no more fit. They wait no longer."""
+        with self._lock:
+            if not self._entries:
+                return []
+            first = next(iter(self._entries.values()))
+            same = [(number, entry) for number, entry in self._entries.items() if entry.kind == first.kind]
+            same.sort(key=lambda item: abs(item[1].ask.tokens - first.ask.tokens))  # stable: of the same length, the older ones
+            return self._taken(_fitting(same, first.kind))
+
+    def joining(self, kind: Kind, most: int, tokens: int) -> list[Entry]:
+        """Those of a kind who wait first, as far as they fit: whoever has waited longest is never passed over. They wait no longer."""
+        with self._lock:
+            chosen: list[int] = []
+            for number, entry in self._entries.items():
+                if len(chosen) == most or entry.kind != kind or entry.ask.tokens > tokens:
+                    break
+                chosen.append(number)
+            return self._taken(chosen)
+
+    def tokens(self) -> dict[tuple[str, str], int]:
+        """How many there are to be read, by model and verb."""
+        with self._lock:
+            return dict(self._tokens)
+
+    def _taken(self, numbers: Iterable[int]) -> list[Entry]:
+        entries = [self._entries.pop(number) for number in list(numbers)]
+        for entry in entries:
+            self._tokens[entry.kind.model, entry.kind.verb] -= entry.ask.tokens
+        return entries
+
+
 class Queue:
     """Those who wait, and the workers. All of it happens in the event loop, but for the work itself and for who joins it."""
 
@@ -144,23 +204,17 @@ class Queue:
         self.limits, self.metrics, self.workers, self.cores = limits, metrics, workers, cores or Cores()
         self.closing = False
         self._work = work
-        self._waiting: dict[int, Entry] = {}  # in the order of arrival
-        self._lock = Lock()  # of those who wait: workers let them in from their own threads
-        self._numbers = count()
+        self.waiting = Waiting()
         self._arrived = asyncio.Event()
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="regard-work")  # torch blocks
         self._speed: dict[tuple[str, str], float] = {}  # by model and verb: tokens read in a second by all cores, lately
-        metrics.waiting.set_function(lambda: len(self._waiting))
+        metrics.waiting.set_function(lambda: len(self.waiting))
 
     async def ask(self, kind: Kind, asks: Sequence[Ask]) -> list[Outcome]:
         """What became of each text. Being cancelled frees the places of those that were not begun."""
         self._admit(asks)
         job = Job(asyncio.get_running_loop().create_future(), [None] * len(asks))
-        numbers = []
-        with self._lock:
-            for place, ask in enumerate(asks):
-                numbers.append(next(self._numbers))
-                self._waiting[numbers[-1]] = Entry(kind, Ask(**(vars(ask) | {"place": place})), job)
+        numbers = self.waiting.add([Entry(kind, replace(ask, place=place), job) for place, ask in enumerate(asks)])
         self._arrived.set()
         try:
             if asks:
@@ -170,9 +224,7 @@ class Queue:
             self.metrics.refused.labels("late").inc()
             raise LateError(f"there was no answer within {self.limits.seconds:g} s; send less at once, or ask again later") from None
         finally:
-            with self._lock:
-                for number in numbers:
-                    self._waiting.pop(number, None)
+            self.waiting.leave(numbers)
         return [outcome for outcome in job.outcomes if outcome is not None]
 
     def _admit(self, asks: Sequence[Ask]) -> None:
@@ -180,21 +232,15 @@ class Queue:
             raise ClosingError("the server is about to stop and takes no more requests; ask another, or again later")
         if len(asks) > self.limits.waiting:
             raise TooMuchError(f"{len(asks)} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
-        room = self.limits.waiting - len(self._waiting)
+        room = self.limits.waiting - len(self.waiting)
         # Who would wait for half of the time that there is had better come again than wait for nothing.
-        if len(asks) > room or (self._waiting and self.seconds_of_work() > self.limits.seconds / 2):
+        if len(asks) > room or (self.waiting and self.seconds_of_work() > self.limits.seconds / 2):
             self.metrics.refused.labels("full").inc()
-            raise FullError(f"{len(self._waiting)} texts are waiting already; ask again in a while", self.retry_after())
-
-    @property
-    def anyone(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiting)
+            raise FullError(f"{len(self.waiting)} texts are waiting already; ask again in a while", self.retry_after())
 
     def seconds_of_work(self) -> float:
         """How long those who wait will take, by the speed of late; what was never done yet counts for nothing."""
-        known = ((entry.ask.tokens, self._speed.get((entry.kind.model, entry.kind.verb))) for entry in self._waiting.values())
-        return sum(tokens / speed for tokens, speed in known if speed)
+        return sum(tokens / speed for kind, tokens in self.waiting.tokens().items() if (speed := self._speed.get(kind)))
 
     def retry_after(self) -> int:
         return min(60, max(1, math.ceil(self.seconds_of_work() / 2)))
@@ -207,11 +253,11 @@ class Queue:
 
     async def _work_on(self) -> None:
         while True:
-            if not self._waiting:
+            if not self.waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
                 await asyncio.sleep(PATIENCE)
-            if batch := self._next():
+            if batch := self.waiting.first():
                 took = await self._done(batch)
                 if self.workers == 1:  # otherwise there is company: those who came while the others were working
                     await self._returned(batch, took)
@@ -221,28 +267,15 @@ class Queue:
 
         The more there are, the better they fit together: a long text among others of its length costs a fraction of what it costs alone.
         """
-        plenty = min(2 * batch[0].kind.most_texts, len(self._waiting) + len(batch))
+        plenty = min(2 * batch[0].kind.most_texts, len(self.waiting) + len(batch))
         end = time.perf_counter() + min(RETURNING * len(batch), MOST_PAUSE * took)
-        while len(self._waiting) < plenty and (left := end - time.perf_counter()) > 0:
+        while len(self.waiting) < plenty and (left := end - time.perf_counter()) > 0:
             await asyncio.sleep(min(left, RETURNING))
-
-    def _next(self) -> list[Entry]:
-        """Whoever came first, and those of the same kind that are nearest in length, until no more fit."""
-        with self._lock:
-            return self._chosen()
-
-    def _chosen(self) -> list[Entry]:
-        if not self._waiting:
-            return []
-        first = next(iter(self._waiting.values()))
-        same = [(number, entry) for number, entry in self._waiting.items() if entry.kind == first.kind]
-        same.sort(key=lambda item: abs(item[1].ask.tokens - first.ask.tokens))  # stable: of the same length, the older ones
-        return [self._waiting.pop(number) for number in list(_fitting(same, first.kind))]
 
     async def _done(self, batch: list[Entry]) -> float:
         """Works on a batch and gives everyone their own; the seconds that it took."""
         kind, begun = batch[0].kind, time.perf_counter()
-        visit = Visit(self, batch, self.cores.take(among=self.workers if self._waiting else 1))
+        visit = Visit(self, batch, self.cores.take(among=self.workers if self.waiting else 1))
         try:
             outcomes = await asyncio.get_running_loop().run_in_executor(
                 self._threads, on_threads, visit.threads, self._work, kind, batch, visit
@@ -259,16 +292,6 @@ class Queue:
             visit.give(entry, outcome)
         visit.count()
         return time.perf_counter() - begun
-
-    def joining(self, kind: Kind, most: int, tokens: int) -> list[Entry]:
-        """Those of a kind who wait first, as far as they fit: whoever has waited longest is never passed over. From any thread."""
-        chosen: list[int] = []
-        with self._lock:
-            for number, entry in self._waiting.items():
-                if len(chosen) == most or entry.kind != kind or entry.ask.tokens > tokens:
-                    break
-                chosen.append(number)
-            return [self._waiting.pop(number) for number in chosen]
 
     def worked(self, kind: Kind, texts: int, tokens: int, seconds: float, threads: int) -> None:
         """So many at once were worked on, and so many tokens are done: which tells how long those who wait will take."""
@@ -293,7 +316,7 @@ class Visit:
 
     def more(self, most: int, tokens: int) -> list[Entry]:
         self._share_cores()
-        joining = self._queue.joining(self.kind, most, tokens)
+        joining = self._queue.waiting.joining(self.kind, most, tokens)
         self.left.update(dict.fromkeys(joining))
         self._texts = max(self._texts, len(self.left))
         return joining
@@ -321,7 +344,7 @@ class Visit:
 
     def _share_cores(self) -> None:
         """Others may have begun since, or be done."""
-        threads = self._queue.cores.share(self._queue.workers if self._queue.anyone else 1)
+        threads = self._queue.cores.share(self._queue.workers if self._queue.waiting else 1)
         if threads != self.threads:
             self.threads = threads
             use_threads(threads)

@@ -49,6 +49,7 @@ class Stream:
             if self._stop.is_set() or time.monotonic() > self._until:
                 self.ended = False
                 return
+        self.written += self.ended  # the end token, which is no word
 
     def _say(self, piece: str | Exception | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: the server was ended by force

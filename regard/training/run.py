@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from torch import Tensor
 
-from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, save_bundle
+from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, outline, save_bundle
 from regard.errors import TrainingError
 from regard.evaluation.metrics import Confusion
-from regard.models import Network, build
+from regard.models import Network
 from regard.recipe import DataFile, Recipe, load_recipe, to_toml
 from regard.shipped import find_bundle
 from regard.text.corpus import find
@@ -134,8 +133,7 @@ def _final_weights(trainer: Trainer) -> dict[str, Tensor]:
 def _write_bundle(
     recipe: Recipe, prepared: Prepared, weights: dict[str, Tensor], measured: Validation, table: Confusion | None, out: Path
 ) -> None:
-    with torch.device("meta"):
-        model = build(prepared.config)
+    model = outline(prepared.config)
     model.load_state_dict(weights, assign=True)
     source = None if prepared.vocabularies.joint else out / SOURCE_TOKENIZER
     card = _card(recipe, model, measured, table, out.name)

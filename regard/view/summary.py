@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from regard.bundle import outline
 from regard.config import ModelConfig, RnnConfig, Seq2SeqConfig
-from regard.models import build
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 
@@ -71,8 +71,7 @@ class Summary:
 
 def summarise(config: ModelConfig) -> Summary:
     """Counts every parameter of the model that a config describes."""
-    with torch.device("meta"):  # shapes without numbers
-        model = build(config)
+    model = outline(config)
     modules: dict[str, list[tuple[int, ...]]] = {}
     for name, parameter in model.named_parameters():
         modules.setdefault(re.sub(r"\.(weight|bias)$", "", name), []).append(tuple(parameter.shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pydoc
 import shutil
 import subprocess
 import sys
@@ -69,14 +70,14 @@ def test_one_text_or_many(model: Models, name: str, verb: str) -> None:
     assert str(one) == str(many[0])
     assert len(many) == 2
     assert ask([], **more) == []
-    with pytest.raises(RegardError, match=f"{verb} takes texts; got a int"):
+    with pytest.raises(RegardError, match=rf"{verb}: texts\[1\] is int, not a text; leave it out, or give"):
         ask(["1 2 [MASK]", 3], **more)
 
 
 def test_nothing_to_embed_or_score(model: Models) -> None:
     assert model("critic").embed([]).shape == (0, 32)
     assert model("translator").score([], [], to="back") == []
-    with pytest.raises(RegardError, match="embed takes texts; got a bytes"):
+    with pytest.raises(RegardError, match=r"embed: texts\[0\] is bytes \(decode them first\), not a text"):
         model("critic").embed([b"x"])  # type: ignore[list-item]
 
 
@@ -97,6 +98,23 @@ def test_the_package_opens_the_door() -> None:
     assert regard.Model is Model
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         _ = regard.lod  # type: ignore[attr-defined]
+
+
+def test_the_package_shows_what_is_public_and_nothing_else() -> None:
+    shown = {name for name in dir(regard) if not name.startswith("__")}
+    assert shown == {"load", "Model"}
+    assert "__version__" in dir(regard)
+    assert set(regard.__all__) <= set(dir(regard))
+    said = pydoc.plain(pydoc.render_doc(regard))
+    assert "load(name: 'str | Path', *, device:" in said
+    assert "class Model" in said
+    assert "translate(" in said
+    assert not any(strange in said for strange in ("__getattr__", "TYPE_CHECKING", "annotations ="))
+
+
+def test_looking_at_the_names_of_the_package_loads_nothing() -> None:
+    code = "import sys, regard; assert 'load' in dir(regard); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 def test_importing_regard_does_not_load_torch() -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from html import escape
+from itertools import count
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -14,6 +15,7 @@ import torch
 
 from regard.door import Model, load
 from regard.door.chat import chat_ids
+from regard.door.writing import prompt_ids
 from regard.serve.settings import Limits, Settings
 from tests.door.talker import talker
 from tests.serve.live import Held, Live, Start, until
@@ -295,3 +297,40 @@ def test_openai_is_told_to_come_again(start: Start) -> None:
         held.let_go()
         for thread in quiet:
             thread.join(20)
+
+
+@pytest.mark.parametrize("most", [1, 4, 40])
+@pytest.mark.parametrize("prompt", ["the cat", "", "héllo wörld 🦆", "the cat sat on the mat"])
+def test_openai_counts_tokens_alike_streamed_and_whole(client: openai.OpenAI, models: dict[str, Model], prompt: str, most: int) -> None:
+    messages = [{"role": "user", "content": prompt}]
+    chat = {"model": "writer", "messages": messages, "max_tokens": min(most, 16), "temperature": 0}
+    plain = {"model": "writer", "prompt": prompt, "max_tokens": most, "temperature": 0}
+    for create, asked in ((client.completions.create, plain), (client.chat.completions.create, chat)):
+        whole = create(**asked)  # type: ignore[operator]
+        *_, last = create(**asked, stream=True, stream_options={"include_usage": True})  # type: ignore[operator]
+        assert last.usage == whole.usage
+    read = client.completions.create(**plain).usage  # type: ignore[call-overload]
+    assert read.prompt_tokens == len(prompt_ids(models["writer"], [prompt])[0])
+    assert read.total_tokens == read.prompt_tokens + read.completion_tokens
+
+
+def test_openai_chunks_of_a_stream_are_created_at_one_time(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(1_000_000_000)
+    monkeypatch.setattr("regard.serve.openai.time.time", lambda: float(next(clock)))
+    asked = {"model": "writer", "prompt": "the cat", "max_tokens": 8, "stream": True}
+    for wishes in ({}, {"n": 2}):
+        chunks = list(client.completions.create(**asked, **wishes))  # type: ignore[call-overload]
+        assert len(chunks) > 3
+        assert {chunk.created for chunk in chunks} == {chunks[0].created}
+
+
+def test_openai_long_texts_need_no_seed(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    """Every part of a text has a number of its own, by which chance goes; times what keeps samples apart, it is more than 64 bits hold."""
+    asked = {"model": "translator:back", "messages": [{"role": "user", "content": "1 2 3 4 5 6 7 8 9 0. " * 40}]}
+    reply = live.post("/v1/chat/completions", asked)
+    assert reply.status == 200
+    assert (
+        reply.json["choices"][0]["message"]["content"]
+        == live.post("/v1/chat/completions", asked | {"seed": 1}).json["choices"][0]["message"]["content"]
+    )
+    assert not caplog.records

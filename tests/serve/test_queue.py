@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -161,6 +163,54 @@ def test_how_long_it_will_take_does_not_depend_on_how_many_work_at_it() -> None:
         return queue._speed["m", "translate"]
 
     assert finished(run()) == pytest.approx(1000, rel=0.2)
+
+
+@pytest.fixture
+def _threads_take_turns_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_threads_take_turns_often")
+def test_who_asks_and_who_lets_in_do_not_disturb_each_other() -> None:
+    """Two workers let others join all the time, from their own threads, while the event loop counts those who wait to admit more."""
+    clients, turns = 240, 25
+
+    def work(kind: Kind, entries: Sequence[Entry], company: Company) -> list[Outcome]:
+        here = list(entries)
+        while here:
+            for entry in here:
+                company.settle(entry, Outcome(entry.ask.text))
+            here = [*company.more(1, 100), *company.more(2, 100)]
+        return []
+
+    async def client(queue: Queue, number: int) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for turn in range(turns):
+            text = f"{number} {turn}"
+            try:
+                [outcome] = await queue.ask(PLAIN, [Ask(text, 1 + (number + turn) % 20)])
+                found["own" if outcome.answer == text else "another's"] += 1
+            except FullError:
+                found["full"] += 1
+            except Exception as error:
+                found[repr(error)] += 1
+        return found
+
+    async def run() -> Counter[str]:
+        queue = Queue(work, Limits(waiting=200), Metrics(), workers=2)
+        running = asyncio.create_task(queue.run())
+        found = await asyncio.gather(*(client(queue, number) for number in range(clients)))
+        assert (len(queue.waiting), sum(queue.waiting.tokens().values())) == (0, 0)
+        running.cancel()
+        queue.close()
+        return sum(found, Counter())
+
+    found = finished(run())
+    assert set(found) == {"own", "full"}, found
+    assert found.total() == clients * turns
 
 
 def test_what_is_cancelled_is_not_worked_on() -> None:
