@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from regard.text.corpus import find
 from regard.training.average import average
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import World, load_weights, whole, world
+from regard.training.lock import owned
 from regard.training.prepare import Prepared, prepare
 from regard.training.report import Report
 from regard.training.trainer import Trainer
@@ -29,7 +32,7 @@ TEST = "test.tsv"  # the rows that data.test_share kept apart, for `regard evalu
 
 def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: bool = False, console: Console | None = None) -> Path:
     """Trains what a recipe describes in the folder `out`, from the beginning or from its newest checkpoint, and gives the bundle."""
-    with world() as here:
+    with world() as here, _owned(out, here, console):
         checkpoints = Checkpoints(out / "checkpoints", max(recipe.training.keep, recipe.training.average), recipe.training.keep_best)
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
@@ -60,6 +63,22 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
             report.say(f"the bundle is in {out / 'bundle'}")
         here.wait()
     return out / "bundle"
+
+
+@contextmanager
+def _owned(out: Path, here: World, console: Console | None) -> Iterator[None]:
+    """The folder is the first process's own; if another training has it, none of them goes on."""
+    with ExitStack() as kept:
+        problem = None
+        if here.first:
+            try:
+                kept.enter_context(owned(out, Report(out, 0, 1, console).say))
+            except TrainingError as error:
+                problem = str(error)
+        problem = here.share(problem)
+        if problem is not None:
+            raise TrainingError(problem)
+        yield
 
 
 def recipe_of(out: Path, changes: list[str] | None = None) -> Recipe:
