@@ -234,9 +234,23 @@ class Recipe(Settings):
 KIND_OF: dict[Task, str] = {"translate": "seq2seq", "lm": "lm", "mlm": "encoder", "classify": "encoder"}
 
 
+FITTING = "fitting"  # the preset that suits the amount of data; it is chosen when the data is read
+
+
 def load_recipe(path: Path, changes: list[str] | None = None) -> Recipe:
-    """A recipe from a TOML file; `base = "other.toml"` is read first, `changes` ("training.lr=1e-3") last."""
-    return parse_recipe(merged(read_toml(path), *map(parse_change, changes or [])), where=str(path))
+    """A recipe from a TOML file; `base = "other.toml"` is read first, `changes` ("training.lr=1e-3") last.
+
+    Where the file describes no model, the one that fits its data is what is changed.
+    """
+    settings, own = read_toml(path), merged({}, *map(parse_change, changes or []))
+    if not settings.get("model") and own.get("model") and fits_preset(own["model"], settings.get("task")):
+        settings = settings | {"model": {"preset": FITTING}}
+    return parse_recipe(merged(settings, own), where=str(path))
+
+
+def fits_preset(model: Any, task: Any) -> bool:
+    """Whether these settings change a model that fits the data, and don't say which model it is."""
+    return isinstance(model, dict) and not {"preset", "from"} & set(model) and model.get("kind") in (None, KIND_OF.get(task))
 
 
 def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:

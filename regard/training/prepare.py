@@ -15,7 +15,7 @@ from regard.data.plan import padded_size
 from regard.data.store import Store, cached_store, content_key
 from regard.data.visits import visits
 from regard.errors import ConfigError, TrainingError
-from regard.recipe import KIND_OF, Recipe
+from regard.recipe import FITTING, KIND_OF, Recipe
 from regard.storage import replacing
 from regard.text.corpus import Row, find
 from regard.text.sieve import Sieve
@@ -245,7 +245,9 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
         decided["masked_words"] = True
     if recipe.task == "classify":
         decided |= {"labels": labels, "masked_words": False, "longest_text": recipe.data.max_length, "cut": recipe.data.cut}
-    model = recipe.model or {"preset": fitting_preset(recipe.task, tokens)}
+    model = recipe.model or {"preset": FITTING}
+    if model.get("preset") == FITTING:
+        model = {**model, "preset": fitting_preset(recipe.task, tokens)}
     return recipe.model_copy(
         update={"model": {**model, **{key: value for key, value in decided.items() if key not in model}}}
     ).model_config_for()
