@@ -21,7 +21,7 @@ class PrecisionName(StrEnum):
 MODEL_HELP = "The folder of a bundle, or one that comes with regard (regard models). Without it: one of those that can do this."
 ModelOption = Annotated[Path | None, typer.Option("--model", "-m", envvar="REGARD_MODEL", help=MODEL_HELP)]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines are read from --input or standard input.")]
-Input = Annotated[Path | None, typer.Option(help="A file of lines to read, plain, .gz, .xz or .zst.")]
+Input = Annotated[Path | None, typer.Option(help="A file of lines to read: plain text, or that in .gz, .xz or .zst.")]
 Output = Annotated[Path | None, typer.Option(help="A file to write to; it is there when all is done, or not at all.")]
 Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda; by default a GPU where there is one.")]
 Precision = Annotated[

@@ -22,7 +22,8 @@ from typing import IO, Any, TextIO, TypeVar
 from regard.console.messages import Messages, Warned
 from regard.errors import CorpusError, RegardError
 from regard.evaluation.metrics import finite
-from regard.text.corpus import COMPRESSED, _raw_lines, find
+from regard.text.corpus import find, opened
+from regard.text.formats import COMPRESSED, HEAD, refuse, text_lines, wide_encoding
 
 __all__ = ["Batch", "Lines", "Messages", "OutputError", "Results", "line_by_line"]
 
@@ -69,7 +70,8 @@ class Lines:
     """One text after another: the arguments, else the lines of a file, plain or compressed, else those of standard input.
 
     Only a line feed ends a line, and a carriage return right before it belongs to that end; a last line needs none. What is not UTF-8
-    becomes U+FFFD, with a warning. Lines are read as they are needed.
+    becomes U+FFFD, with a warning. Lines are read as they are needed. A file that is not lines of text, such as a PDF or subtitles, is
+    refused; standard input only where its bytes are no text at all.
     """
 
     def __init__(self, texts: Sequence[str], file: Path | None, messages: Messages) -> None:
@@ -167,18 +169,27 @@ class Lines:
             yield text.removeprefix("\ufeff") if number == 1 else text  # the mark that some editors put at the start of a file
 
     def _raw(self) -> Iterator[bytes | None]:
-        if self._path is not None and self._path.suffix in COMPRESSED:
-            for _, line in _raw_lines(self._path):
-                yield line
-            return
-        try:
-            if self._path is None:
-                yield from _arriving(sys.stdin)
-            else:
-                with self._path.open("rb") as content:
-                    yield from content
-        except OSError as error:
-            raise CorpusError(f"can't read {self.name}: {error.strerror or error}") from error
+        if self._path is None:
+            try:
+                yield from self._seen_to_be_text(_arriving(sys.stdin))
+            except OSError as error:
+                raise CorpusError(f"can't read {self.name}: {error.strerror or error}") from error
+        else:
+            with opened(self._path) as content:
+                yield from text_lines(content, self.name, markup=True)
+
+    def _seen_to_be_text(self, arriving: Iterator[bytes | None]) -> Iterator[bytes | None]:
+        """Standard input, whose first line is looked at: what comes after may be long in coming."""
+        looked = False
+        for line in arriving:
+            if line is not None and not looked:
+                looked = True
+                refuse(self.name, line[:HEAD], markup=False)
+                if encoding := wide_encoding(line):
+                    raise CorpusError(
+                        f"{self.name} is in {encoding.upper()}; name it as a file, or convert it: `iconv -f {encoding.upper()} -t UTF-8`"
+                    )
+            yield line
 
     def _decoded(self, line: bytes, place: str) -> str:
         try:

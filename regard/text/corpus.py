@@ -10,23 +10,23 @@ import lzma
 import os
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, cast
 
 import zstandard
 
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
+from regard.text.formats import COMPRESSED
 from regard.text.midi import PARTS, holds_music, songs
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Unit = Literal["line", "document"]
-COMPRESSED = (".gz", ".xz", ".zst")
 KEYS: dict[Task, tuple[str, ...]] = {"translate": ("source", "target"), "classify": ("label", "text"), "lm": ("text",), "mlm": ("text",)}
 
 
@@ -270,10 +270,17 @@ def _documents(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
 
 
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with opened(path) as lines:
+        for number, line in enumerate(lines, 1):
+            yield number, (line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n"))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A plain or compressed file to be read; what is wrong with it is said in words."""
     try:
         with ExitStack() as files:
-            for number, line in enumerate(_opened(path, files), 1):
-                yield number, (line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n"))
+            yield _opened(path, files)
     except FileNotFoundError:
         raise CorpusError(f"there is no file {path}; check the name, or say where the data is with --data-dir or REGARD_DATA") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
@@ -284,13 +291,13 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise CorpusError(f"can't read {path}: {error.strerror or error}") from error
 
 
-def _opened(path: Path, files: ExitStack) -> Iterable[bytes]:
+def _opened(path: Path, files: ExitStack) -> BinaryIO:
     if path.suffix == ".gz":
-        return files.enter_context(gzip.open(path, "rb"))
+        return cast(BinaryIO, files.enter_context(gzip.open(path, "rb")))
     if path.suffix == ".xz":
-        return files.enter_context(lzma.open(path, "rb"))
+        return cast(BinaryIO, files.enter_context(lzma.open(path, "rb")))
     plain = files.enter_context(path.open("rb"))
-    return io.BufferedReader(_Zstandard(plain), 1 << 16) if path.suffix == ".zst" else plain
+    return cast(BinaryIO, io.BufferedReader(_Zstandard(plain), 1 << 16)) if path.suffix == ".zst" else plain
 
 
 class _Zstandard(io.RawIOBase):
