@@ -24,6 +24,7 @@ class DataFile(Settings):
     source: str | None = None  # instead of path: two files, line by line
     target: str | None = None
     columns: tuple[int | str, ...] | None = None  # which columns of a TSV (from 0), or keys of a JSONL; None: the first ones
+    header: bool | None = None  # whether the first line of a table names its columns; None: where it looks so, and that is said
     only: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
     )  # keep only rows whose column (its number, as text) or key has one of these values
@@ -255,7 +256,7 @@ def fits_preset(model: Any, task: Any) -> bool:
 
 def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
     try:
-        return Recipe.model_validate(_classes_unsmoothed(_files_spelt_out(settings)))
+        return Recipe.model_validate(_moved_gently(_classes_unsmoothed(_files_spelt_out(settings))))
     except ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, Recipe)}") from None
 
@@ -324,6 +325,31 @@ def _classes_unsmoothed(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("task") != "classify" or not isinstance(training, dict):
         return settings
     return settings | {"training": {"label_smoothing": 0.0} | training}
+
+
+def gentle(task: Any, steps: int) -> dict[str, Any]:
+    """How weights that have learned already are moved: not far, and less and less."""
+    return {"lr": 5e-5 if task == "classify" else 1e-4, "warmup": max(10, steps // 10), "schedule": "cosine"}
+
+
+def _moved_gently(settings: dict[str, Any]) -> dict[str, Any]:
+    """A recipe that begins from a bundle and does not say how fast to learn, learns as suits a model that has learned already."""
+    model, training = settings.get("model", {}), settings.get("training", {})
+    if not (isinstance(model, dict) and "from" in model and isinstance(training, dict)) or {"lr", "schedule"} & set(training):
+        return settings
+    steps = training.get("steps", TrainingSettings.model_fields["steps"].default)
+    return settings | {"training": gentle(settings.get("task"), steps) | training} if isinstance(steps, int) else settings
+
+
+def with_tag(recipe: Recipe, to: str) -> Recipe:
+    """The recipe with a language to write for each file that names none."""
+    if recipe.task != "translate":
+        raise ConfigError(f"a language to write is for translations; leave it out for task {recipe.task}")
+    told = {
+        key: tuple(file if file.to is not None else file.model_copy(update={"to": to}) for file in getattr(recipe.data, key))
+        for key in ("train", "dev", "test")
+    }
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=told)})
 
 
 def _files_spelt_out(settings: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard.bundle import TOKENIZER, read_config
-from regard.recipe import FITTING, Recipe, Task, TokenizerSettings, fits_preset, merged, parse_recipe
+from regard.recipe import FITTING, Recipe, Task, TokenizerSettings, fits_preset, gentle, merged, parse_recipe
 from regard.shipped import find_bundle
 from regard.text.corpus import find, read_rows
 from regard.text.midi import holds_music
@@ -32,14 +32,17 @@ def fitting_recipe(
     changes: Sequence[dict[str, Any]],
     root: Path | None,
     begins_from: str | None = None,
-    **of_files: Any,
+    of_files: dict[str, Any] | None = None,
 ) -> Recipe:
     """The recipe that the amount of data suggests, with the user's own settings over it; a bundle's if it begins from one.
 
     `of_files` are settings of each file, such as the language to write.
     """
-    names: dict[str, Any] = {"train": [{"path": file, **of_files} for file in train], "dev": [{"path": file, **of_files} for file in dev]}
-    given: dict[str, Any] = {"task": task, "data": {key: files for key, files in names.items() if files}}
+    files = {"train": train, "dev": dev}
+    given: dict[str, Any] = {
+        "task": task,
+        "data": {key: [{"path": name, **(of_files or {})} for name in names] for key, names in files.items() if names},
+    }
     if begins_from is not None:
         given["model"] = {"from": begins_from}
     stated = parse_recipe(merged(given, *changes))
@@ -86,11 +89,6 @@ def tuning(task: Task, tokens: int, begins_from: str) -> dict[str, Any]:
     longest = min(suggested["data"]["max_length"], read_config(find_bundle(begins_from)).context)
     own = {"steps": steps, "batch_tokens": batch, **gentle(task, steps), **every}
     return {"data": {"max_length": longest}, "training": {**suggested["training"], **own}}
-
-
-def gentle(task: Task, steps: int) -> dict[str, Any]:
-    """How weights that have learned already are moved: not far, and less and less."""
-    return {"lr": 5e-5 if task == "classify" else 1e-4, "warmup": max(10, steps // 10), "schedule": "cosine"}
 
 
 def suggestion(task: Task, tokens: int, changes: dict[str, Any]) -> dict[str, Any]:

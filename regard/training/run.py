@@ -18,6 +18,7 @@ from regard.recipe import DataFile, Recipe, load_recipe, to_toml
 from regard.shipped import find_bundle
 from regard.text.corpus import find
 from regard.training.average import average
+from regard.training.begin import Beginning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import World, load_weights, whole, world
 from regard.training.lock import owned
@@ -37,7 +38,7 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
         report = Report(out if here.first else None, recipe.training.steps, recipe.training.log_every, console)
-        recipe = with_whole_paths(recipe, root)
+        recipe = Beginning.within_reach(with_whole_paths(recipe, root))
         prepared = _prepared(recipe, root, here, report)
         trainer = Trainer(recipe, prepared, checkpoints, here, report)
         _describe(trainer, report)
