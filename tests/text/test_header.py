@@ -18,7 +18,8 @@ HEADERS = [
     ("translate", "source", "target"), ("translate", "Source ", "Target"), ("translate", "src", "tgt"),
     ("translate", "source_text", "target_text"), ("translate", "english", "Deutsch"), ("translate", "en", "de"), ("translate", "it", "en"),
     ("translate", "en_US", "pt_BR"), ("translate", "English sentence", "Hindi sentence"), ("translate", "中文", "English"),
-    ("translate", "English", "German"), ("classify", "label", "text"), ("classify", "Sentiment", "Review"), ("lm", "text"), ("mlm", "Sentence"),
+    ("translate", "English", "German"), ("classify", "label", "text"),
+    ("classify", "Sentiment", "Review"), ("lm", "text"), ("mlm", "Sentence"),
 ]  # fmt: skip
 ROWS = [
     ("translate", "German", "Deutsch"), ("translate", "English", "Englisch"), ("translate", "it", "es"), ("translate", "no", "nein"),
