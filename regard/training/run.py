@@ -21,6 +21,7 @@ from regard.training.average import average
 from regard.training.begin import Beginning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import World, load_weights, whole, world
+from regard.training.ending import ending
 from regard.training.lock import owned
 from regard.training.prepare import Prepared, prepare
 from regard.training.report import Report
@@ -61,6 +62,7 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
             _write_bundle(recipe, prepared, weights, measured, table, out)
             if table is not None:
                 report.say(f"test: {_figures(table)}")
+            report.end(trainer.progress.step, ending(recipe, prepared, measured, out))
             report.say(f"the bundle is in {out / 'bundle'}")
         here.wait()
     return out / "bundle"
