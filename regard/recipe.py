@@ -24,6 +24,7 @@ class DataFile(Settings):
     source: str | None = None  # instead of path: two files, line by line
     target: str | None = None
     columns: tuple[int | str, ...] | None = None  # which columns of a TSV (from 0), or keys of a JSONL; None: the first ones
+    header: bool | None = None  # whether the first line of a table names its columns; None: where it looks so, and that is said
     only: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
     )  # keep only rows whose column (its number, as text) or key has one of these values
@@ -234,14 +235,28 @@ class Recipe(Settings):
 KIND_OF: dict[Task, str] = {"translate": "seq2seq", "lm": "lm", "mlm": "encoder", "classify": "encoder"}
 
 
+FITTING = "fitting"  # the preset that suits the amount of data; it is chosen when the data is read
+
+
 def load_recipe(path: Path, changes: list[str] | None = None) -> Recipe:
-    """A recipe from a TOML file; `base = "other.toml"` is read first, `changes` ("training.lr=1e-3") last."""
-    return parse_recipe(merged(read_toml(path), *map(parse_change, changes or [])), where=str(path))
+    """A recipe from a TOML file; `base = "other.toml"` is read first, `changes` ("training.lr=1e-3") last.
+
+    Where the file describes no model, the one that fits its data is what is changed.
+    """
+    settings, own = read_toml(path), merged({}, *map(parse_change, changes or []))
+    if not settings.get("model") and own.get("model") and fits_preset(own["model"], settings.get("task")):
+        settings = settings | {"model": {"preset": FITTING}}
+    return parse_recipe(merged(settings, own), where=str(path))
+
+
+def fits_preset(model: Any, task: Any) -> bool:
+    """Whether these settings change a model that fits the data, and don't say which model it is."""
+    return isinstance(model, dict) and not {"preset", "from"} & set(model) and model.get("kind") in (None, KIND_OF.get(task))
 
 
 def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
     try:
-        return Recipe.model_validate(_classes_unsmoothed(_files_spelt_out(settings)))
+        return Recipe.model_validate(_moved_gently(_classes_unsmoothed(_files_spelt_out(settings))))
     except ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, Recipe)}") from None
 
@@ -310,6 +325,31 @@ def _classes_unsmoothed(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("task") != "classify" or not isinstance(training, dict):
         return settings
     return settings | {"training": {"label_smoothing": 0.0} | training}
+
+
+def gentle(task: Any, steps: int) -> dict[str, Any]:
+    """How weights that have learned already are moved: not far, and less and less."""
+    return {"lr": 5e-5 if task == "classify" else 1e-4, "warmup": max(10, steps // 10), "schedule": "cosine"}
+
+
+def _moved_gently(settings: dict[str, Any]) -> dict[str, Any]:
+    """A recipe that begins from a bundle and does not say how fast to learn, learns as suits a model that has learned already."""
+    model, training = settings.get("model", {}), settings.get("training", {})
+    if not (isinstance(model, dict) and "from" in model and isinstance(training, dict)) or {"lr", "schedule"} & set(training):
+        return settings
+    steps = training.get("steps", TrainingSettings.model_fields["steps"].default)
+    return settings | {"training": gentle(settings.get("task"), steps) | training} if isinstance(steps, int) else settings
+
+
+def with_tag(recipe: Recipe, to: str) -> Recipe:
+    """The recipe with a language to write for each file that names none."""
+    if recipe.task != "translate":
+        raise ConfigError(f"a language to write is for translations; leave it out for task {recipe.task}")
+    told = {
+        key: tuple(file if file.to is not None else file.model_copy(update={"to": to}) for file in getattr(recipe.data, key))
+        for key in ("train", "dev", "test")
+    }
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=told)})
 
 
 def _files_spelt_out(settings: dict[str, Any]) -> dict[str, Any]:

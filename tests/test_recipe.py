@@ -57,7 +57,7 @@ def test_layers(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('base = "base.toml"\n[training]\nlr = 0.2\n')
     recipe = load_recipe(tmp_path / "own.toml", ["training.warmup=3", "model.positions=rotary", 'data.dev=["d.txt"]'])
     assert (recipe.training.steps, recipe.training.lr, recipe.training.warmup) == (7, 0.2, 3)
-    assert recipe.model == {"positions": "rotary"}
+    assert recipe.model == {"preset": "fitting", "positions": "rotary"}  # the model that fits the data, with one key changed
     assert recipe.data.dev[0].path == "d.txt"
     (tmp_path / "base.toml").write_text('base = "own.toml"\n')
     with pytest.raises(ConfigError, match="base leads back to it"):

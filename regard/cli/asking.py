@@ -22,6 +22,7 @@ from regard.cli.options import (
     Device,
     Diversity,
     Groups,
+    Header,
     Input,
     LengthPenalty,
     MaxLength,
@@ -270,6 +271,7 @@ def evaluate(
     to: To = None,
     target: Annotated[str | None, typer.Option(help="A file of translations, line by line, where --data has the sources alone.")] = None,
     columns: Annotated[str | None, typer.Option(help="Which columns or keys of the file, as 0,2 or source,target.")] = None,
+    header: Header = None,
     only: Annotated[list[str] | None, typer.Option(help="Only rows whose column has a value, as 2=tatoeba; may be given again.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for text that is in tokens already.")] = "13a",
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many rows alone.")] = None,
@@ -298,7 +300,7 @@ def evaluate(
         raise typer.BadParameter("two models can be compared, not more")
     if len(hypotheses or []) > len(asked):
         raise typer.BadParameter("--hypotheses is given more often than --model")
-    file = data_file(data, target, columns, only)
+    file = data_file(data, target, columns, only, header)
     options = given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed)
     found: list[Evaluation] = []
     with Messages() as messages, ExitStack() as files:

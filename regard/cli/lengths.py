@@ -12,7 +12,7 @@ import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
 from regard.cli.lines import Machine, data_file, given, named_model
-from regard.cli.options import MODEL_HELP, BeamSize, Device, LengthPenalty, To
+from regard.cli.options import MODEL_HELP, BeamSize, Device, Header, LengthPenalty, To
 
 
 @app.command()
@@ -23,6 +23,7 @@ def lengths(
     to: To = None,
     target: Annotated[str | None, typer.Option(help="A file of translations, line by line, where --data has the sources alone.")] = None,
     columns: Annotated[str | None, typer.Option(help="Which columns or keys of the file, as 0,2 or source,target.")] = None,
+    header: Header = None,
     only: Annotated[list[str] | None, typer.Option(help="Only rows whose column has a value, as 2=tatoeba; may be given again.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for text that is in tokens already.")] = "13a",
     parts: Annotated[int, typer.Option(min=1, help="How many spans of lengths, with about as many sentences each.")] = 6,
@@ -44,7 +45,7 @@ def lengths(
     asked: Sequence[Path | None] = model or [None]
     if name and len(name) != len(asked):
         raise typer.BadParameter(f"--name is given {len(name)} times for {len(asked)} models; give one for each")
-    file = data_file(data, target, columns, only)
+    file = data_file(data, target, columns, only, header)
     options = given(beam_size=beam_size, length_penalty=length_penalty)
     found = {}
     with Messages() as messages:

@@ -22,7 +22,7 @@ LINES_AT_ONCE = {"cpu": 2048, "cuda": 16384}  # sorted by length and answered to
 BATCHES_AT_ONCE = {"cuda": 2}  # while a GPU works on one, the host reads, tokenises and writes another
 
 
-def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None) -> DataFile:
+def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None, header: bool | None) -> DataFile:
     from regard.recipe import DataFile
 
     wanted = tuple(int(part) if part.isdigit() else part for part in columns.split(",")) if columns else None
@@ -33,7 +33,7 @@ def data_file(data: str, target: str | None, columns: str | None, only: list[str
             raise typer.BadParameter(f"--only {condition}: write a column or key and its value, as 2=tatoeba")
         kept[key] = (*kept.get(key, ()), value)
     sides = {"path": data} if target is None else {"source": data, "target": target}
-    return DataFile(**sides, columns=wanted, only=kept)  # type: ignore[arg-type]
+    return DataFile(**sides, columns=wanted, only=kept, header=header)  # type: ignore[arg-type]
 
 
 def given(**options: Any) -> Any:

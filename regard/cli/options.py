@@ -27,6 +27,14 @@ Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda; by defaul
 Precision = Annotated[
     PrecisionName, typer.Option(help="Of the numbers: auto is int8 on a CPU where that is faster and next to nothing is lost.")
 ]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether the first line of a table names its columns; without it, that is seen by the names, and said.",
+        show_default=False,
+    ),
+]
 To = Annotated[str | None, typer.Option(help="The language to write, for a model that knows several.")]
 Attention = Annotated[bool, typer.Option("--attention", help="With --format json: the weights behind each output, per layer and head.")]
 

@@ -22,7 +22,7 @@ from regard.door.writing import language
 from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nearest
 from regard.evaluation.metrics import Confusion, Scores, confusion, exact_match, perplexity, translation_scores
 from regard.recipe import DataFile, Task
-from regard.text.corpus import Row, read_rows
+from regard.text.corpus import Row, header_left_out, read_rows
 from regard.text.tokenizer import Frame
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def _rows(model: Model, file: DataFile, name: str, root: Path | None, limit: int
     task: Task = "translate" if "translate" in model.verbs else "classify" if "classify" in model.verbs else "lm"
     rows: list[Row] = []
     empty = 0
+    if (header := header_left_out(file, task, root)) is not None:
+        model.warn(header)
     for row in read_rows(file, task, root):
         if len(rows) == limit:
             break

@@ -13,6 +13,7 @@ from regard.evaluation.metrics import perplexity
 
 Ids = npt.NDArray[np.integer[Any]]
 Logs = npt.NDArray[np.float64]
+AT_ONCE = 10_000_000  # tokens counted in one go
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Bigram:
 
     def frequency(self, after: Ids) -> Logs:
         """log P of each token by itself: its share of the training text, each token counted once more than it was seen."""
-        return np.log((self.tokens[after] + 1) / (self.tokens.sum() + len(self.tokens)))
+        return _frequency(self.tokens, after)
 
     def following(self, before: Ids, after: Ids) -> Logs:
         """log P of each token after another: the share seen, mixed with the token's frequency as Witten and Bell (1991) do.
@@ -49,6 +50,19 @@ class Bigram:
         alone = np.exp(self.frequency(after))
         new = np.maximum(self.different[before], 1)  # after a token that training never saw, frequency is all there is
         return np.log((seen + new * alone) / (self.before[before] + new))
+
+
+def unigram(train: Ids, test: Ids, vocabulary: int) -> float:
+    """The perplexity of the test's tokens, foretold by how frequent each is in a training text of any length."""
+    counts = np.zeros(vocabulary, np.int64)
+    for start in range(0, len(train), AT_ONCE):
+        counts += np.bincount(train[start : start + AT_ONCE], minlength=vocabulary)
+    return perplexity(-float(_frequency(counts, np.asarray(test)).sum()), len(test))
+
+
+def _frequency(counts: npt.NDArray[np.int64], after: Ids) -> Logs:
+    frequencies: Logs = np.log((counts[after] + 1) / (counts.sum() + len(counts)))
+    return frequencies
 
 
 def baselines(train: tuple[Ids, Ids], test: tuple[Ids, Ids], vocabulary: int) -> dict[str, float]:

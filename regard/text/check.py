@@ -16,7 +16,7 @@ from rich.text import Text
 
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
-from regard.text.corpus import KEYS, LineError, Row, Unit, read_rows
+from regard.text.corpus import KEYS, LineError, Row, Unit, header_left_out, read_rows
 from regard.text.sieve import learned_from, text_key
 
 LISTED = 5  # findings of a kind that are shown; the rest are counted
@@ -46,6 +46,10 @@ KINDS = {
     ),
     "json": Kind(
         "lines that are not the JSON wanted", "training stops at them: write one object on each line, its texts in quotes", stops=True
+    ),
+    "header": Kind(
+        "first lines that name the columns",
+        "they are left out of training; if one is a row, say --no-header, or header = false in a recipe",
     ),
     "surplus": Kind("lines with more columns than the first", "a tab within a text cuts it short: write a space instead"),
     "empty": Kind("rows with an empty side", "they are left out of training; nothing need be done if they are few"),
@@ -228,6 +232,8 @@ def _checked(file: DataFile, report: Report, rows: dict[str, int], root: Path | 
     name = file.path or f"{file.source} + {file.target}"
     rows[name] = rows.get(name, 0)
     try:
+        if (header := header_left_out(file, report.task, root)) is not None:
+            report.add("header", f"{name}:1", header.partition(": ")[2].partition(";")[0])
         for row in read_rows(file, report.task, root, unit, skip=skip):
             rows[name] += 1
             words = {side: len(text.split()) for side, text in zip(KEYS[report.task], row.texts, strict=True)}

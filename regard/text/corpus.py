@@ -20,7 +20,8 @@ import zstandard
 
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
-from regard.text.formats import COMPRESSED
+from regard.text.formats import COMPRESSED, text_lines
+from regard.text.header import names_columns
 from regard.text.midi import PARTS, holds_music, songs
 
 if TYPE_CHECKING:
@@ -97,8 +98,27 @@ def read_rows(
         return _songs(file, task, paths[0])
     columns = _Columns(file, task, paths[0])
     if not columns.plain:
-        return _table_rows(columns, paths[0], skip)
+        return _table_rows(columns, file.header, paths[0], skip)
     return _documents(paths[0], skip) if unit == "document" else _lines(paths[0], skip)
+
+
+def header_left_out(file: DataFile, task: Task, root: Path | None = None) -> str | None:
+    """What to say of a table whose first line names its columns, or looks so, and is therefore no row; None where all lines are rows."""
+    if file.path is None or file.header is False or holds_music(path := find(file.path, root)):
+        return None
+    columns = _Columns(file, task, path)
+    if columns.plain or columns.json:
+        return None
+    number, line = next(iter(_raw_lines(path, markup=True)), (1, b""))
+    try:
+        texts = columns.texts(_decoded(line, str(path), number), number)
+    except LineError:
+        return None  # whoever reads the rows says so
+    if not (file.header or names_columns(texts, task)):
+        return None
+    shown = " and ".join(repr(text[:40]) for text in texts)
+    force = "" if file.header else "; if it is a row, say --no-header, or header = false in a recipe"
+    return f"{path}, line 1: {shown} are taken for the names of the columns and left out{force}"
 
 
 def synthetic_reverse(count: int, seed: int, part: Literal["train", "dev"] = "train") -> Iterator[Row]:
@@ -128,6 +148,8 @@ class _Columns:
             raise CorpusError(f"{path}: {ending} is not read; save it as .tsv (a tab between columns) or .jsonl (an object on each line)")
         if ending == ".tsv" and one_text and not file.columns:
             raise CorpusError(f"{path} is a table; say which column holds the text, for example columns = [0]")
+        if file.header and (self.json or self.plain):
+            raise CorpusError(f"{path}: header = true is for tables, and this is {'JSON' if self.json else 'plain text'}; take it out")
         wanted: Sequence[int | str] = file.columns or (KEYS[task] if self.json else range(len(KEYS[task])))
         if len(wanted) != len(KEYS[task]):
             raise CorpusError(f"{path}: columns = {list(wanted)}, but task {task} needs {len(KEYS[task])} ({', '.join(KEYS[task])})")
@@ -156,7 +178,12 @@ class _Columns:
             return None
         return tuple(cells[key] for key in self.wanted)
 
-    def _cells(self, line: str, number: int) -> dict[int | str, str] | None:
+    def texts(self, line: str, number: int) -> tuple[str, ...]:
+        """The texts of a line of a table, wanted or not."""
+        cells = self._cells(line, number)
+        return tuple(cells[key] for key in self.wanted)
+
+    def _cells(self, line: str, number: int) -> dict[int | str, str]:
         cells = line.split("\t")
         if not line:  # a blank line is a row of empty sides, which stops nobody
             cells = [""] * self.least
@@ -183,7 +210,10 @@ class _Columns:
         missing = [str(key) for key in (*self.wanted, *self.only, *self.without) if key not in content]
         if missing:
             has = ", ".join(list(content)[:10]) or "none"
-            raise LineError("columns", self.path, number, f"no key {missing[0]!r} (its keys: {has})", "name the keys with columns = […]")
+            inner = next((key for key, value in content.items() if isinstance(value, dict)), None)
+            plain = 'write {"' + '": …, "'.join(map(str, self.wanted)) + '": …} on each line'
+            remedy = "name the keys with columns = […]" if inner is None else f"{inner!r} holds an object, so {plain}"
+            raise LineError("columns", self.path, number, f"no key {missing[0]!r} (its keys: {has})", remedy)
         return {key: self._text(key, value, number) for key, value in content.items() if key in (*self.wanted, *self.only, *self.without)}
 
     def _text(self, key: str, value: Any, number: int) -> str:
@@ -197,10 +227,15 @@ class _Columns:
         raise LineError("json", self.path, number, f"{key!r} is {type(value).__name__}, not text", "put it in quotes or take the line out")
 
 
-def _table_rows(columns: _Columns, path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
-    for number, line in _raw_lines(path):
+def _table_rows(columns: _Columns, header: bool | None, path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
+    for number, line in _raw_lines(path, markup=not columns.json):
         try:
-            texts = columns.read(_decoded(line, str(path), number), number)
+            decoded = _decoded(line, str(path), number)
+            if number == 1 and not columns.json and header is not False:
+                first = columns.texts(decoded, number)
+                if header or names_columns(first, columns.task):
+                    continue
+            texts = columns.read(decoded, number)
         except LineError as bad:
             skip(bad)
             continue
@@ -214,10 +249,10 @@ def _table_rows(columns: _Columns, path: Path, skip: Callable[[LineError], None]
 def _aligned_rows(file: DataFile, task: Task, source: Path, target: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
     if task != "translate":
         raise CorpusError(f"{source} and {target}: two aligned files are for task translate; for {task} give one, path = '…'")
-    if file.columns or file.only or file.without:
-        raise CorpusError(f"{source} and {target}: columns, only and without are for tables; two aligned files have no columns")
+    if file.columns or file.only or file.without or file.header:
+        raise CorpusError(f"{source} and {target}: columns, header, only and without are for tables; two aligned files have no columns")
     counts = [0, 0]
-    for pair in zip_longest(_raw_lines(source), _raw_lines(target)):
+    for pair in zip_longest(_raw_lines(source, markup=True), _raw_lines(target, markup=True)):
         for side, numbered in enumerate(pair):
             counts[side] += numbered is not None
         if pair[0] is None or pair[1] is None:
@@ -269,9 +304,10 @@ def _documents(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
         yield Row(("\n".join(document),), str(path), first)
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with opened(path) as lines:
-        for number, line in enumerate(lines, 1):
+def _raw_lines(path: Path, *, markup: bool = False) -> Iterator[tuple[int, bytes]]:
+    """With `markup`, text with a structure of its own is refused too: it is no table, and nobody's sentences line by line."""
+    with opened(path) as file:
+        for number, line in enumerate(text_lines(file, str(path), markup=markup), 1):
             yield number, (line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n"))
 
 
@@ -334,8 +370,7 @@ def _decoded(line: bytes, file: str, number: int) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        wide = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
-        remedy = f"convert the file to UTF-8, for example with `iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8`, or take the line out"
+        remedy = "convert the file to UTF-8, for example with `iconv -f LATIN1 -t UTF-8`, or take the line out"
         raise LineError("utf-8", file, number, f"not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02X})", remedy) from None
     return text.removeprefix("\ufeff") if number == 1 else text  # the mark that some editors put at the start of a file
 

@@ -69,6 +69,14 @@ class Beginning:
             )
         return recipe.model_copy(update={"model": {**shape, **changes, "from": str(self.folder)}})
 
+    @staticmethod
+    def within_reach(recipe: Recipe) -> Recipe:
+        """The recipe with no longer texts than the bundle reads, where it does not say how long they may be."""
+        if recipe.begins_from is None or "max_length" in recipe.data.model_fields_set:
+            return recipe
+        longest = min(recipe.data.max_length, read_config(find_bundle(recipe.begins_from)).context)
+        return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": longest})})
+
     def _check_change(self, key: str, value: Any, shape: dict[str, Any]) -> None:
         if key in DECIDED:
             raise ConfigError(f"model.{key} is decided by the task and the data; take it out")
@@ -118,7 +126,8 @@ def _check_tags(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> None:
         if file.to is None and tokenizer.tags:
             known = ", ".join(tokenizer.tags)
             raise ConfigError(
-                f"{folder} is told what to write by a tag; give each file one, as to = {tokenizer.tags[0]!r} (known: {known})"
+                f"{folder} is told what to write by a tag; give each file one, as to = {tokenizer.tags[0]!r}, or --to "
+                f"for all of them (known: {known})"
             )
         if file.to is not None and file.to not in tokenizer.tags:
             known = nearest(file.to, tokenizer.tags) if tokenizer.tags else "it knows none, so leave it out"

@@ -15,9 +15,9 @@ from regard.data.plan import padded_size
 from regard.data.store import Store, cached_store, content_key
 from regard.data.visits import visits
 from regard.errors import ConfigError, TrainingError
-from regard.recipe import KIND_OF, Recipe
+from regard.recipe import FITTING, KIND_OF, DataFile, Recipe
 from regard.storage import replacing
-from regard.text.corpus import Row, find
+from regard.text.corpus import Row, find, header_left_out
 from regard.text.sieve import Sieve
 from regard.text.sources import Source, blocks, held_out, keeps_apart, sources_of, tests_of
 from regard.text.tokenizer import Tokenizer
@@ -55,6 +55,8 @@ def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Pr
     recipe = recipe if beginning is None else beginning.adopted(recipe)
     _check_kind(recipe)
     train, dev = sources_of(recipe, root)
+    for _, header in _headers(recipe, root):
+        say(header)
     key = _key(recipe, root, beginning)
     apart = held_out(recipe, root)
     if beginning is None:
@@ -96,15 +98,22 @@ def _files_key(recipe: Recipe, root: Path | None) -> str:
     return content_key(files, [file.model_dump(exclude={"path", "sha256"}) for file in recipe.data.test])
 
 
+def _headers(recipe: Recipe, root: Path | None) -> list[tuple[DataFile, str]]:
+    """Files whose first line is no row, and what is to be said of them."""
+    files = (*recipe.data.train, *recipe.data.dev, *recipe.data.test)
+    return [(file, said) for file in files if (said := header_left_out(file, recipe.task, root)) is not None]
+
+
 def _key(recipe: Recipe, root: Path | None, beginning: Beginning | None) -> str:
     """A name for the data and all that is done to it before it is segmented: another byte in any file is another name."""
     files = (*recipe.data.train, *recipe.data.dev, *(recipe.data.test if keeps_apart(recipe) else ()))
     paths = [find(name, root) for file in files for name in (file.path, file.source, file.target) if name is not None]
-    names = {"__all__": {"path", "source", "target", "sha256"}}  # what is in a file matters, not where it lies
+    names = {"__all__": {"path", "source", "target", "sha256", "header"}}  # what is in a file matters, not where it lies
     data = recipe.data.model_dump(exclude={"train": names, "dev": names, "test": names if keeps_apart(recipe) else True})
     one_stack = recipe.task == "translate" and recipe.kind == "lm"
     tokenizer = recipe.tokenizer.model_dump() if beginning is None else beginning.fingerprint
-    return content_key(paths, recipe.task, one_stack, data, tokenizer, recipe.training.seed)
+    headers = [[number for number, file in enumerate(files) if any(file is other for other, _ in _headers(recipe, root))]]
+    return content_key(paths, recipe.task, one_stack, data, tokenizer, recipe.training.seed, *(headers if headers[0] else ()))
 
 
 def _copies(recipe: Recipe) -> int:
@@ -245,7 +254,9 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
         decided["masked_words"] = True
     if recipe.task == "classify":
         decided |= {"labels": labels, "masked_words": False, "longest_text": recipe.data.max_length, "cut": recipe.data.cut}
-    model = recipe.model or {"preset": fitting_preset(recipe.task, tokens)}
+    model = recipe.model or {"preset": FITTING}
+    if model.get("preset") == FITTING:
+        model = {**model, "preset": fitting_preset(recipe.task, tokens)}
     return recipe.model_copy(
         update={"model": {**model, **{key: value for key, value in decided.items() if key not in model}}}
     ).model_config_for()

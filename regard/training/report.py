@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from regard.training.ending import Ending
 from regard.training.validate import Validation
 
 METRICS = "metrics.jsonl"
@@ -92,6 +93,12 @@ class Report:
         line = " · ".join(f"{name} {figures[name]:{shape}}" for name, shape in names if name in figures)
         self.say(f"step {step:,} · dev: {line}{' · best so far' if better else ''}")
         self._write(step, {"kind": "dev", **figures})
+
+    def end(self, step: int, ending: Ending) -> None:
+        """How good it is, and what to do next."""
+        for line in ending.lines:
+            self.say(line)
+        self._write(step, ending.record)
 
     def _write(self, step: int, figures: dict[str, Any]) -> None:
         if self.folder is None:

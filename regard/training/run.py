@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,8 +17,11 @@ from regard.recipe import DataFile, Recipe, load_recipe, to_toml
 from regard.shipped import find_bundle
 from regard.text.corpus import find
 from regard.training.average import average
+from regard.training.begin import Beginning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import World, load_weights, whole, world
+from regard.training.ending import ending
+from regard.training.lock import owned
 from regard.training.prepare import Prepared, prepare
 from regard.training.report import Report
 from regard.training.trainer import Trainer
@@ -28,12 +33,12 @@ TEST = "test.tsv"  # the rows that data.test_share kept apart, for `regard evalu
 
 def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: bool = False, console: Console | None = None) -> Path:
     """Trains what a recipe describes in the folder `out`, from the beginning or from its newest checkpoint, and gives the bundle."""
-    with world() as here:
+    with world() as here, _owned(out, here, console):
         checkpoints = Checkpoints(out / "checkpoints", max(recipe.training.keep, recipe.training.average), recipe.training.keep_best)
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
         report = Report(out if here.first else None, recipe.training.steps, recipe.training.log_every, console)
-        recipe = with_whole_paths(recipe, root)
+        recipe = Beginning.within_reach(with_whole_paths(recipe, root))
         prepared = _prepared(recipe, root, here, report)
         trainer = Trainer(recipe, prepared, checkpoints, here, report)
         _describe(trainer, report)
@@ -56,9 +61,26 @@ def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: b
             _write_bundle(recipe, prepared, weights, measured, table, out)
             if table is not None:
                 report.say(f"test: {_figures(table)}")
+            report.end(trainer.progress.step, ending(recipe, prepared, measured, out))
             report.say(f"the bundle is in {out / 'bundle'}")
         here.wait()
     return out / "bundle"
+
+
+@contextmanager
+def _owned(out: Path, here: World, console: Console | None) -> Iterator[None]:
+    """The folder is the first process's own; if another training has it, none of them goes on."""
+    with ExitStack() as kept:
+        problem = None
+        if here.first:
+            try:
+                kept.enter_context(owned(out, Report(out, 0, 1, console).say))
+            except TrainingError as error:
+                problem = str(error)
+        problem = here.share(problem)
+        if problem is not None:
+            raise TrainingError(problem)
+        yield
 
 
 def recipe_of(out: Path, changes: list[str] | None = None) -> Recipe:

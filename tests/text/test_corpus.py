@@ -80,8 +80,9 @@ def test_broken_utf8_is_named_by_line_and_byte(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"fine\ncaf\xe9 noir\n")
     with pytest.raises(CorpusError, match=r"a.txt, line 2: not UTF-8 \(byte 4 is 0xE9\); convert the file .*LATIN1"):
         list(open_text(path))
-    with pytest.raises(CorpusError, match=r"line 1: not UTF-8 .*UTF-16"):
-        list(open_text(write(tmp_path / "b.txt", "wide".encode("utf-16"))))
+    assert list(open_text(write(tmp_path / "b.txt", "wide\nschön".encode("utf-16")))) == [(1, "wide"), (2, "schön")]  # its mark says so
+    with pytest.raises(CorpusError, match=r"b.txt is in UTF-16 \(LE\) without a mark, .*iconv -f UTF-16LE"):
+        list(open_text(write(tmp_path / "b.txt", "wide and without".encode("utf-16-le"))))
 
 
 def test_files_are_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

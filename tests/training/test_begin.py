@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from regard.bundle import load_bundle
+from regard.bundle import load_bundle, read_config
 from regard.door import load
 from regard.errors import BundleError, ConfigError, RegardError, TrainingError
 from regard.recipe import Recipe, parse_recipe
@@ -323,3 +323,49 @@ def test_the_body_learns_from_where_it_stood(tmp_path: Path, bundles: dict[str, 
     after, old = weights(run_recipe(wanted, tmp_path / "run", console=QUIET)), weights(bundles["mlm"])
     assert all(torch.equal(after[name], old[name]) for name in old.keys() & after.keys())
     assert np.isfinite(after["classifier.weight"].numpy()).all()
+
+
+def test_a_translator_goes_on_in_one_line(tmp_path: Path) -> None:
+    """On pairs of one's own, with the language they are in: nothing else need be said. A recipe that says no more learns as gently."""
+    train = [{"path": str(write_data(tmp_path, "translate")), "to": tag} for tag in ("de", "it")]
+    wanted = recipe(tmp_path, training={"steps": 2, "validate_every": 2}, data={"train": train})
+    tagged = run_recipe(wanted, tmp_path / "tagged", console=QUIET).parent
+    begin = ["--from", tagged, "--to", "it", "--set", "training.steps=2", "--set", "decoding.examples=2"]
+    (tmp_path / "other").mkdir()
+    other = write_data(tmp_path / "other", "translate", count=30, seed=1)
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'task = "translate"\n[data]\ntrain = "{train[0]["path"]}"\ndev = "{other}"\n')
+    for number, asked in enumerate((["--task", "translate", "--train", train[0]["path"]], [path])):
+        out = tmp_path / f"run{number}"
+        done = run("train", *asked, *begin, "--out", out)
+        assert done.code == 0, done.err
+        made = recipe_of(out)
+        assert (made.training.lr, made.training.warmup, made.training.schedule) == (1e-4, 10, "cosine")
+        assert made.data.max_length == read_config(tagged / "bundle").context
+        assert {file.to for file in (*made.data.train, *made.data.dev)} == {"it"}
+        assert run("train", "--resume", "--out", out, "--set", "training.steps=3").code == 0
+    without = run("train", path, "--from", tagged, "--out", tmp_path / "no")
+    assert without.code == 1
+    assert "is told what to write by a tag; give each file one, as to = 'de', or --to for all of them (known: de, it)" in without.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--task", "lm", "--train", "a.txt", "--to", "it"], "--to is the language to write"),
+        (["--resume", "--to", "it"], "leave --to and --header out"),
+        (["a.toml", "--header"], "a recipe says so for each file"),
+    ],
+)
+def test_options_that_say_nothing_here(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = run("train", *arguments, "--out", tmp_path / "no")
+    assert done.code == 2
+    assert says in " ".join(done.err.replace("│", "").split())
+
+
+def test_what_a_recipe_sets_itself_is_kept() -> None:
+    begun = {"task": "translate", "data": {"train": "a.tsv"}, "model": {"from": "translator"}}
+    own = parse_recipe(begun | {"training": {"lr": 1e-3}})
+    assert (own.training.lr, own.training.schedule) == (1e-3, "inverse-sqrt")
+    assert parse_recipe(begun).training.lr == 1e-4
+    assert parse_recipe({key: value for key, value in begun.items() if key != "model"}).training.lr == 7e-4

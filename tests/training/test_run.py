@@ -40,9 +40,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def write_data(folder: Path, task: str, count: int = 300) -> Path:
+def write_data(folder: Path, task: str, count: int = 300, seed: int = 0) -> Path:
     """A little made-up language: words are translated one by one; a text is about cats or about dogs."""
-    chance = random.Random(0)
+    chance = random.Random(seed)
     lines = []
     for _ in range(count):
         words = [chance.choice(list(WORDS)) for _ in range(chance.randrange(2, 9))]
