@@ -3,8 +3,9 @@
     python benchmarks/paragraphs.py DATA [--to de fr it] [--model translator] [--rows 400] [--precision auto]
 
 DATA holds translate/en-XX.test.tsv.gz, of which the everyday rows count (of Tatoeba), the first so many of each language, each English
-sentence once. They are translated one at a time, and joined with a space by sixes (40 lines of 240 rows) and by tens (all rows): whole, as a line
-was read before (--split length), and sentence by sentence. BLEU is sacreBLEU's of the lines against the references joined in the same way.
+sentence once. They are translated one at a time, and joined with a space by sixes (40 lines of 240 rows) and by tens (all rows): whole, as
+a line was read before (--split length), and sentence by sentence. BLEU is sacreBLEU's of the lines against the references joined in the
+same way; what is lost is that of sentence by sentence against one at a time.
 """
 
 from __future__ import annotations

@@ -11,20 +11,20 @@ GOES_ON = {
     "en": "mr mrs ms mx dr Prof prof Rev Hon Gen gen Col Capt Cmdr Lt Sgt Maj Adm Pres Gov Sen Rep messrs Mt Ft St Ste supt insp vs"
     " e.g i.e cf viz",
     "de": "hr hrn Fr frl dipl dipl.-ing dr.-ing Geb gest bzw z.b d.h u.a i.d.r o.ä s.o s.u vgl evtl ggf ggfs inkl exkl bspw sog u.u"
-    " z.t z.zt zzgl abzgl verh einschl insb zw",
-    "fr": "MM Mme Mmes mlle mlles mgr m.m p.ex c.-à-d éd",
-    "es": "sr sra srta dña d.ª Vd Ud Uds Vds p.ej lic Ing arq Gral tte excmo excma ilmo hno hna fdo",
-    "pt": "sr.ª srª dr.ª drª dra profª eng exmo exma p.e",
-    "it": "sig sig.ra sig.na sigg dott dott.ssa prof.ssa avv Geom mons ad.es p.es cosid spett egr gent",
+    " z.t z.zt zzgl abzgl verh einschl insb zw Mio Mrd Med med phil rer jur",
+    "fr": "MM av apr Mme Mmes mlle mlles mgr m.m p.ex c.-à-d éd",
+    "es": "sr sra srta dña d.ª Vd Ud Uds Vds p.ej lic Ing arq Gral tte excmo excma ilmo hno hna fdo EE sta sto",
+    "pt": "sr.ª srª dr.ª drª dra profa profª eng exmo exma p.e",
+    "it": "rag ing sig sig.ra sig.na sigg dott dott.ssa prof.ssa avv Geom mons ad.es p.es cosid spett egr gent",
     "nl": "dhr mevr Mej drs bijv d.w.z t.a.v m.b.t i.p.v m.a.w t.o.v resp incl excl zgn m.n",
-    "hi": "डॉ डा प्रो श्री श्रीमती सुश्री कु पं मि स्व ई.पू उदा पु.सं",
+    "hi": "डॉ डा प्रो श्री श्रीमती सुश्री कु पं मि स्व ई.पू उदा पु.सं कि मी किमी",
 }
 
 # A number follows: 'No. 5' goes on, 'I said no. Tom left.' does not.
 BEFORE_NUMBER = {
     "en": "no nos p pp pg f ff fig figs art arts ch chap sec sect vol vols ed eq tab par c ca circa approx v jan feb mar apr jun"
     " jul aug sep sept oct nov dec ext room app apt §",
-    "de": "nr nrn s abb abs art kap bd tab z ca tel dez okt",
+    "de": "nr nrn str s abb abs art kap bd tab z ca tel dez okt",
     "fr": "nº núm p pp chap vol art t env av fig",
     "es": "n nº núm núms pág págs art cap vol fig tel",
     "pt": "n nº núm pág págs art cap vol fig tel",
@@ -36,12 +36,12 @@ BEFORE_NUMBER = {
 # They may end a sentence: they do where a capital or a number follows.
 MAY_END = {
     "en": "etc a.m p.m jr inc ltd corp co plc llc ph.d m.d b.a m.a b.sc m.sc rd ave blvd",
-    "de": "usw u.s.w u.ä u.v.m uvm v.chr n.chr e.v ag",
-    "fr": "etc av.j.-c apr.j.-c s.a cie",
-    "es": "etc a.c d.c s.a s.l ltda cía",
-    "pt": "etc a.c d.c s.a ltda cia",
-    "it": "ecc a.c d.c s.p.a s.r.l",
-    "nl": "enz e.d e.a b.v n.v",
+    "de": "usw u.s.w u.ä u.v.m uvm v.chr n.chr",
+    "fr": "etc av.j.-c apr.j.-c cie",
+    "es": "etc a.c d.c ltda cía",
+    "pt": "etc a.c d.c ltda cia",
+    "it": "ecc a.c d.c",
+    "nl": "enz e.d e.a",
     "hi": "आदि इत्यादि",
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from regard.text import abbreviations
 
-CLOSING = r"""(?:[\xa0\u202f]?["'”’“‘»›«‹)\]}」』】》〉）］｝])*+"""  # a French » has a narrow space before it
+CLOSING = r"""(?:[\xa0\u202f]?["'”’“‘»›«‹)\]}」』】》〉）］｝]|[ ][»›](?=[\s.,;:!?]|$))*+"""  # a French » has a space before it
 OPENING = "\"'“„”‘‚’«»‹›(\\[{¿¡*•—–-"
 NEAR = 40  # characters around a mark that are looked at
 LONGEST_SAYING = 6  # words: 'Tom asked in a low voice.'
@@ -28,9 +28,9 @@ def marks(spaced: str, unspaced: str) -> str:
 
 END = re.compile(rf"{marks('.!?…؟۔।॥։።', '。！？｡')}|\S(?=[^\S\n]*+\n)")
 LETTER = re.compile(r"[^\W_]")
-LAST_WORD = re.compile(r"[^\s(\[{\"“„«‘‚]*$")
+OPENED = re.compile(r".*[(\[{\"“„«‘‚]", re.DOTALL)
 FIRST_WORD = re.compile(rf"[\s\xa0{OPENING}]*+([^\s.,;:!?…)\]}}»”\"]*)")
-ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
+ACRONYM = re.compile(r"(?:[^\W\d_]\.-?)+[^\W\d_]")
 ROMAN = re.compile(r"[IVXLC]+")
 ITEM = re.compile(r"[*•-]+\s*+\w|['’][a-z]\s[A-Z]")  # of a list; or as Dutch has it: 's Nachts
 AFTER_STOP = re.compile(r"[^.!?…।]*+")
@@ -83,13 +83,11 @@ def after_spaces(text: str, place: int) -> int:
 def _ends(text: str, start: int, mark: re.Match[str]) -> bool:
     begin, end = mark.span()
     following = after_spaces(text, end)
-    if "\n" in text[end:following] or following == len(text):
+    if following == len(text) or "\n" in text[end:following]:
         return True
-    if text[begin - 1 : begin] in ("(", "[") and begin > start:  # a doubt (?) or a gap [...] is no end
+    if begin > start and text[begin - 1] in "([":  # a doubt (?) or a gap [...] is no end
         return False
-    before = LAST_WORD.search(text, max(start, begin - NEAR), begin)
-    after = FIRST_WORD.match(text, following, min(len(text), following + NEAR))
-    assert before is not None
+    after = FIRST_WORD.match(text, following, following + NEAR)
     assert after is not None
     next_word = after[1]
     if next_word[:1].islower():
@@ -97,11 +95,16 @@ def _ends(text: str, start: int, mark: re.Match[str]) -> bool:
     written = mark[0]
     if written[-1] not in ".!?…।॥؟。" and _said(text, following):
         return False
-    if written[0] not in ".":
-        return f"{before[0]}{written}".lower() not in NAMES
-    if len(written) > 1:  # an ellipsis, or a quotation's end
+    if written[0] != "." and written != "!":
         return True
-    return _stops(text, start, before, next_word)
+    if len(written) > 1 or begin == start or text[begin - 1].isspace():  # an ellipsis, a quotation's end, a mark on its own
+        return True
+    before = text[max(start, begin - NEAR) : begin].split()
+    last, previous = OPENED.sub("", before[-1]), before[-2] if len(before) > 1 else ""
+    if written == "!":
+        return f"{last}!".lower() not in NAMES
+    initial = len(next_word) == 1 and text[after.end() : after.end() + 1] == "."
+    return _stops(last, previous, next_word, initial=initial)
 
 
 def _said(text: str, place: int) -> bool:
@@ -112,22 +115,22 @@ def _said(text: str, place: int) -> bool:
     return len(words) <= LONGEST_SAYING and any(word.strip(",;:") in SAYS for word in words)
 
 
-def _stops(text: str, start: int, word: re.Match[str], next_word: str) -> bool:
-    """Whether a full stop after a word ends a sentence, whose next word is not in lower case."""
-    before = text[max(start, word.start() - NEAR) : word.start()].split()
-    last, previous = word[0], before[-1] if before else ""
+def _stops(last: str, previous: str, next_word: str, *, initial: bool) -> bool:
+    """Whether a full stop ends a sentence, by the last two words before it and the next, which is not in lower case; `initial`: as in J."""
+    elided = re.split("['’]", last)[-1]  # l'avv.
     plain, following = last.lower(), next_word.lower()
-    begins = following in BEGINNERS
-    digit = next_word[:1].isdigit()
-    if plain in GOES_ON or last in GOES_ON or (digit and plain in BEFORE_NUMBER):
+    begins = following in BEGINNERS and not initial
+    if plain in GOES_ON or last in GOES_ON or elided in GOES_ON or following in MAY_END:
+        return False
+    if next_word[:1].isdigit() and (plain in BEFORE_NUMBER or elided in BEFORE_NUMBER or plain.endswith("str")):  # Hauptstr. 5
         return False
     if plain in MAY_END:
         return True
     if last.isdecimal():
-        return not _is_ordinal(last, previous.lower(), following, begins, first=not before)
+        return not _is_ordinal(last, previous.lower(), following, begins)
     if ROMAN.fullmatch(last) and len(last) > 1:
         return begins
-    if last in LETTERS and (previous[:-1] in LETTERS or next_word in LETTERS):
+    if all(letter in LETTERS for letter in last.split(".")) and ("." in last or previous[:-1] in LETTERS or next_word in LETTERS):
         return False
     if ACRONYM.fullmatch(last):
         return begins
@@ -143,8 +146,8 @@ def _is_word(letter: str, previous: str, following: str) -> bool:
     return previous[:1].islower() if letter == "I" else letter in "aeiouyà"
 
 
-def _is_ordinal(number: str, previous: str, following: str, begins: bool, *, first: bool) -> bool:
+def _is_ordinal(number: str, previous: str, following: str, begins: bool) -> bool:
     """Whether a full stop after a number makes it an ordinal, as in German, or counts the items of a list."""
     if len(number) > 2:
         return False
-    return first or following in AFTER_ORDINAL or (previous in BEFORE_ORDINAL and not begins)
+    return not previous or following in AFTER_ORDINAL or (previous in BEFORE_ORDINAL and not begins)
