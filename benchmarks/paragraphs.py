@@ -53,13 +53,13 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # of lines that are too long to be read whole
     model = regard.load(arguments.model, precision=arguments.precision)
-    table = Table("to", "sentences", "in a line", "one at a time", "lines whole", "sentence by sentence", "lost", "other words")
+    table = Table("to", "rows", "a line", "alone", "whole", "by sentence", "lost", "other lines")
     for to in arguments.to:
         own = pairs(arguments.data, to, arguments.rows)
-        sources, references = [source for source, _ in own], [target for _, target in own]
-        alone = [answer.text for answer in model.translate(sources, to)]
         for size, count in ((6, min(240, len(own))), (10, len(own))):
-            lines, wanted, best = by(size, sources[:count]), by(size, references[:count]), by(size, alone[:count])
+            sources, references = [source for source, _ in own[:count]], [target for _, target in own[:count]]
+            alone = [answer.text for answer in model.translate(sources, to)]
+            lines, wanted, best = by(size, sources), by(size, references), by(size, alone)
             whole, split = ([answer.text for answer in model.translate(lines, to, split=how)] for how in ("length", "sentences"))
             figures = [bleu(found, wanted) for found in (best, whole, split)]
             other = sum(one != two for one, two in zip(split, best, strict=True))

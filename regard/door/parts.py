@@ -120,11 +120,9 @@ def joined(answers: Sequence[Written], parts: Sequence[Part]) -> Written:
     """What was written for the parts of a text, one after the other, and so their alternatives. What each looked at stays with the part."""
     if len(answers) < 2:
         return answers[0] if answers else NOTHING
-    own = tuple(replace(answer, part=part.text) for answer, part in zip(answers, parts, strict=True))
-    others = zip(*(answer.alternatives for answer in answers), strict=False)  # as many as every part has
-    return replace(
-        _one_after_the_other(answers, parts), alternatives=tuple(_one_after_the_other(each, parts) for each in others), parts=own
-    )
+    ranked = zip(*(answer.alternatives for answer in answers), strict=False)  # as many as every part has
+    best, *others = (_one_after_the_other(each, parts) for each in (answers, *ranked))
+    return replace(best, alternatives=tuple(others)) if others else best
 
 
 def _one_after_the_other(answers: Sequence[Written], parts: Sequence[Part]) -> Written:
@@ -136,4 +134,5 @@ def _one_after_the_other(answers: Sequence[Written], parts: Sequence[Part]) -> W
         sum(answer.score for answer in answers),
         all(answer.ended for answer in answers),
         tuple(token for answer in answers for token in answer.source),
+        parts=tuple(replace(answer, part=part.text, alternatives=()) for answer, part in zip(answers, parts, strict=True)),
     )
