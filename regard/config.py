@@ -21,6 +21,7 @@ Bias = Literal["all", "qkv", "none"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 Task = Literal["translate", "lm", "mlm", "classify"]
 Cut = Literal["end", "middle"]
+Split = Literal["sentences", "length"]
 
 
 class Settings(BaseModel):
@@ -53,6 +54,7 @@ class Vocabulary(Settings):
     start_token: int = 1  # what a decoder reads before its first word
     end_token: int = 2  # what it says when it is done
     stop_tokens: tuple[int, ...] = ()  # others that end what it writes, such as the end of a turn in a conversation
+    split: Split | None = None  # a translator reads a text sentence by sentence, or whole where it fits; None: not said, so whole
     task: Task | None = None  # what it was trained for; None: not said, as in bundles from elsewhere or from before this was written down
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ from regard.cli.options import (
     Samples,
     Seed,
     Speculate,
+    Split,
     Temperature,
     Texts,
     To,
@@ -82,18 +83,21 @@ def translate(
     samples: Samples = None,
     seed: Seed = None,
     mbr: Mbr = None,
+    split: Split = None,
     attention: Attention = False,
     precision: Precision = PrecisionName.AUTO,
     device: Device = None,
 ) -> None:
     """Translate texts, or lines of a file or of standard input: one line in, one line out, in order.
 
-    An empty line gives an empty line. A line that is too long for the model is translated in parts, with a warning that names it.
+    An empty line gives an empty line. Sentences of a line are translated one by one by a model that was trained on single ones, as
+    the one that comes with regard was. What is too long for the model is translated in parts, with a warning that names its line.
     """
     options = given(
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, max_length=max_length, min_length=min_length,
         no_repeat=no_repeat, repetition_penalty=repetition_penalty, ban=ban, require=require, groups=groups, diversity=diversity,
         coverage=coverage, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, samples=samples, seed=seed, mbr=mbr,
+        split=split and split.value,
     )  # fmt: skip
 
     def answers(loaded: Model, batch: list[str], first: int) -> list[Written]:
@@ -282,6 +286,7 @@ def evaluate(
     length_penalty: LengthPenalty = None,
     mbr: Mbr = None,
     seed: Seed = None,
+    split: Split = None,
     hypotheses: Annotated[
         list[Path] | None, typer.Option(help="A file for what the model wrote, a line for each row; given again for the second model.")
     ] = None,
@@ -301,7 +306,7 @@ def evaluate(
     if len(hypotheses or []) > len(asked):
         raise typer.BadParameter("--hypotheses is given more often than --model")
     file = data_file(data, target, columns, only, header)
-    options = given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed)
+    options = given(beam_size=beam_size, length_penalty=length_penalty, mbr=mbr, seed=seed, split=split and split.value)
     found: list[Evaluation] = []
     with Messages() as messages, ExitStack() as files:
         outputs = [files.enter_context(Results(path)) for path in hypotheses or []]  # what can't be written is said now, not in an hour

@@ -18,6 +18,14 @@ class PrecisionName(StrEnum):
     INT8 = "int8"
 
 
+class SplitName(StrEnum):
+    """What of a text is translated on its own."""
+
+    SENTENCES = "sentences"
+    LENGTH = "length"
+    NONE = "none"
+
+
 MODEL_HELP = "The folder of a bundle, or one that comes with regard (regard models). Without it: one of those that can do this."
 ModelOption = Annotated[Path | None, typer.Option("--model", "-m", envvar="REGARD_MODEL", help=MODEL_HELP)]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines are read from --input or standard input.")]
@@ -33,6 +41,12 @@ Header = Annotated[
         "--header/--no-header",
         help="Whether the first line of a table names its columns; without it, that is seen by the names, and said.",
         show_default=False,
+    ),
+]
+Split = Annotated[
+    SplitName | None,
+    typer.Option(
+        help="Translate each sentence of a line on its own, or lines whole (too long ones in parts, or never); by default as trained."
     ),
 ]
 To = Annotated[str | None, typer.Option(help="The language to write, for a model that knows several.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
 from regard.errors import ConfigError, nearest
@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     ban: Sequence[str] | str
     require: Sequence[str] | str
+    split: Literal["sentences", "length", "none"]  # what is translated on its own: each sentence, or a text, in parts if too long, or never
     speculate: str | Path | Model  # guess words ahead: by "ngram", by a draft model or its bundle, or "off"
 
 

@@ -29,13 +29,15 @@ class Written(Short):
     text: str
     tokens: tuple[str, ...]  # as the model wrote them, a space before a word being part of it
     ids: tuple[int, ...]
-    log_probabilities: tuple[float, ...]  # of each token, and of the end token where it ended
+    log_probabilities: tuple[float, ...]  # of each token, and of the end token where it (or a part of it) ended
     score: float  # what it was ranked by
     ended: bool  # by the end token, rather than because it was long enough
     source: tuple[str, ...] = ()  # the tokens of what it was written from
     alternatives: tuple[Written, ...] = ()  # the next best, or the other samples
     alignment: Tensor | None = None  # (tokens and end, source): how much each looked at each of the source, averaged over heads
     attention: Attention | None = None
+    part: str = ""  # of a text that was translated in several: the sentence, or what fits, that this is of
+    parts: tuple[Written, ...] = ()  # each of them, where there are several: what it looked at stands there alone
 
     def __str__(self) -> str:
         return self.text
@@ -43,6 +45,11 @@ class Written(Short):
     @property
     def log_probability(self) -> float:
         return sum(self.log_probabilities)
+
+    @property
+    def log_probability_of_each(self) -> list[tuple[str, float]]:
+        """Each token and its log-probability, without the ends of the text and of its parts."""
+        return [pair for each in self.parts or (self,) for pair in zip(each.tokens, each.log_probabilities, strict=False)]
 
     def as_json(self) -> dict[str, Any]:
         record: dict[str, Any] = {
@@ -61,6 +68,10 @@ class Written(Short):
             record["alignment"] = self.alignment.tolist()
         if self.attention is not None:
             record["attention"] = self.attention.as_json()
+        if self.part:
+            record["part"] = self.part
+        if self.parts:
+            record["parts"] = [part.as_json() for part in self.parts]
         return record
 
 

@@ -19,13 +19,14 @@ from regard.data.batch import Tokens
 from regard.decoding.settings import Beam, Rules, Sampling
 from regard.decoding.tree import Tree
 from regard.door.options import Options, chosen
+from regard.door.parts import in_parts, split_of
 from regard.door.reading import MASKED, around_masks, classify, embed, fill, masked_ids, text_ids
 from regard.door.results import Filled, Labelled, Written
 from regard.door.schemes import Schemes, schemes
 from regard.door.sentence import likeliest, pieces, sentence
 from regard.door.trace_tensors import Kept, Side, looks, recurrent_looks, recurrent_vectors, stack_vectors
 from regard.door.trace_types import PARTS, LabelOutput, Output, Part, Search, Sentence, Target, Trace
-from regard.door.writing import CONTINUED, DRAWN, generate, in_parts, language, prompt_ids, translate
+from regard.door.writing import CONTINUED, DRAWN, generate, language, prompt_ids, translate
 from regard.errors import ConfigError, RegardError, ShapeError, nearest
 from regard.models import LanguageModel, RnnSeq2Seq
 from regard.nn import record, using
@@ -142,18 +143,21 @@ def default_verb(model: Model, text: str) -> Verb:
 
 
 def decoded(model: Model, text: str, to: str | None, verb: str, prefix: str | None, options: Options) -> Decoded:
-    """The answer as ever, while a tree listens."""
+    """The answer as ever, while a tree listens. A trace is of one pass, so sentences are read together unless it is said otherwise."""
     tree = Tree()
     if verb == "translate":
         tag = language(model, to)
-        own = in_parts(_silent(model), [text], tag, 0)[0]
-        if len(own) != 1:
+        options = Options(**{"split": "length", **options})
+        own = in_parts(_silent(model), [text], tag, 0, split_of(model, options))[0]
+        if not own:
+            raise ShapeError("there is nothing in the text to trace; give some words")
+        if len(own) > 1:
             raise ShapeError(
-                f"the text is longer than the {model.config.context} tokens that {model.name} reads at once; trace a shorter one"
-                if own
-                else "there is nothing in the text to trace; give some words"
+                f"the text has {len(own)} sentences, and each is translated in a pass of its own; trace one of them"
+                if options["split"] == "sentences"
+                else f"the text is longer than the {model.config.context} tokens that {model.name} reads at once; trace a shorter one"
             )
-        source = own[0]
+        source = own[0].ids
         [answer] = translate(model, [text], to, prefix, False, 0, options, tree=tree)
     else:
         if to is not None or prefix is not None:

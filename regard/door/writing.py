@@ -21,12 +21,12 @@ from regard.decoding.tree import Tree
 from regard.door.guessing import speculation_of
 from regard.door.music import grammar_of
 from regard.door.options import Options, chosen
-from regard.door.results import NOTHING, Attention, Written
+from regard.door.parts import Parts, check_unsplit, in_parts, joined, numbers_of, split_of
+from regard.door.results import Attention, Written
 from regard.errors import ConfigError, ShapeError, nearest
 from regard.models import LanguageModel, Seq2Seq
 from regard.nn import record, using
 from regard.nn.tap import Taps
-from regard.text.split import split_long
 from regard.text.tokenizer import Frame, Tokenizer
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
 CONTINUED = Rules(max_length=Length(plus=256))  # of a prompt, unless said otherwise
 DRAWN = Sampling(temperature=0.8, top_p=0.95)
-MOST_PARTS = 1 << 20  # of a text; so many numbers that chance goes by are its own
 NO_OUTPUT = Written("", (), (), (), float("-inf"), ended=False)  # for a text where the rules left nothing to write
 
-Parts = list[list[list[int]]]  # the tokens of each part of each text
+Beginnings = list[list[list[int]]]  # the tokens that each part of each text begins with
 Prompt = str | list[int]  # a text, or its tokens as the model reads them
 
 
@@ -54,7 +53,7 @@ def translate(
 ) -> list[Written]:
     method, rules = chosen(options, Beam(), own_rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
     tags = language(model, to) if to is None or isinstance(to, str) else [language(model, each) for each in to]
-    parts = in_parts(model, texts, tags, first)
+    parts = in_parts(model, texts, tags, first, split_of(model, options))
     ahead = speculation_of(model, options, method)
     found = _decoded(model, parts, prefixes_of(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree, ahead)
     if options.get("mbr"):
@@ -62,8 +61,8 @@ def translate(
     each = list(chain.from_iterable(found))
     _check_found(each, rules)
     places = [number for number, own in enumerate(parts, first) for _ in own]
-    answers = iter(written_all(model, list(chain.from_iterable(parts)), each, attention, places, rules))
-    return [joined([next(answers) for _ in own]) for own in parts]
+    answers = iter(written_all(model, [part.ids for own in parts for part in own], each, attention, places, rules))
+    return [joined([next(answers) for _ in own], own) for own in parts]
 
 
 def own_rules(model: Model, rules: Rules) -> Rules:
@@ -87,48 +86,10 @@ def _numbers(texts: Sequence[Prompt], first: int, numbers: Sequence[int] | None)
     return range(first, first + len(texts)) if numbers is None else numbers
 
 
-def _split_ids(read: Tokenizer, text: str, tag: str | None, room: int) -> list[list[int]]:
-    return read.encode_batch(split_long(text, lambda part: len(read.encode(part, tag)) <= room), tag)
-
-
-def in_parts(model: Model, texts: list[str], tags: str | Sequence[str | None] | None, first: int) -> Parts:
-    """The tokens of each text, in parts that each fit the model; no part for a text of nothing. `tags`: one for all, or each its own."""
-    each = [tags] * len(texts) if tags is None or isinstance(tags, str) else tags
-    if len(each) != len(texts):
-        raise ConfigError(f"{len(each)} languages for {len(texts)} texts; give one for all, or each its own")
-    read, around = model.source_tokenizer, Frame(after=(model.config.end_token,))
-    # One stack holds what it writes as well as what it reads: half of its context for each.
-    context = model.config.context // 2 if isinstance(model.network, LanguageModel) else model.config.context
-    room = context - len(read.framed((), around))  # the end token takes a place
-    found: Parts = []
-    for number, (text, tag, ids) in enumerate(zip(texts, each, _tagged(read, texts, each), strict=True)):
-        parts = [ids] if text.strip() else []
-        if parts and len(ids) > room:
-            parts = _split_ids(read, text, tag, room)
-            model.warn(
-                f"{model.place(first + number)}: {len(ids)} tokens, and {model.name} reads {room} at once; "
-                f"it was translated in {len(parts)} parts"
-            )
-        found.append([read.framed(part, around) for part in parts])
-    return found
-
-
-def _tagged(read: Tokenizer, texts: list[str], tags: Sequence[str | None]) -> list[list[int]]:
-    """The tokens of each text after its tag; those with the same tag at once."""
-    different = list(dict.fromkeys(tags))
-    if len(different) == 1:
-        return read.encode_batch(texts, different[0])
-    found: dict[int, list[int]] = {}
-    for tag in different:
-        own = [index for index, other in enumerate(tags) if other == tag]
-        found |= zip(own, read.encode_batch([texts[index] for index in own], tag), strict=True)
-    return [found[index] for index in range(len(texts))]
-
-
 def _decoded(
     model: Model,
     parts: Parts,
-    prefixes: Parts | None,
+    prefixes: Beginnings | None,
     method: Method,
     rules: Rules,
     given: Sequence[int],
@@ -138,17 +99,12 @@ def _decoded(
     """The hypotheses for each part of each text."""
     numbers = [each for number, own in zip(given, parts, strict=True) for each in numbers_of(number, len(own))]
     begun = None if prefixes is None else list(chain.from_iterable(prefixes))
-    sources = list(chain.from_iterable(parts))
+    sources = [part.ids for own in parts for part in own]
     decoded = decode_many(
         model.writer, sources, method, rules, prefixes=begun, numbers=numbers, tree=tree, speculation=speculation, kept=model.kept
     )
     found = iter(decoded)
     return [[next(found) for _ in own] for own in parts]
-
-
-def numbers_of(number: int, parts: int) -> list[int]:
-    """What chance goes by: the number of the text, and for further parts of it numbers of their own."""
-    return [number if place == 0 else (number + 1) * MOST_PARTS + place - 1 for place in range(parts)]
 
 
 def language(model: Model, to: str | None) -> str | None:
@@ -179,7 +135,7 @@ def _opening(model: Model) -> list[int]:
     return [] if frame is None or model.config.kind == "lm" else [*frame.before]
 
 
-def prefixes_of(model: Model, prefix: str | Sequence[str] | None, parts: Parts) -> Parts | None:
+def prefixes_of(model: Model, prefix: str | Sequence[str] | None, parts: Parts) -> Beginnings | None:
     opening = _opening(model)
     if prefix is None:
         return [[opening for _ in own] for own in parts] if opening else None
@@ -192,7 +148,7 @@ def prefixes_of(model: Model, prefix: str | Sequence[str] | None, parts: Parts) 
     begun = [[*opening, *ids] for ids in model.tokenizer.encode_batch(texts)]
     for ids, own in zip(begun, parts, strict=True):
         # One stack holds what it has read as well.
-        room = model.config.context - (len(own[0]) if own and isinstance(model.network, LanguageModel) else 0)
+        room = model.config.context - (len(own[0].ids) if own and isinstance(model.network, LanguageModel) else 0)
         if own and len(ids) > room:
             raise ConfigError(f"the prefix has {len(ids)} tokens, and {model.name} has room for {room}; shorten it")
     return [[ids, *(opening for _ in own[1:])][: len(own)] for ids, own in zip(begun, parts, strict=True)]
@@ -207,6 +163,7 @@ def generate(
     numbers: Sequence[int] | None = None,
     tree: Tree | None = None,
 ) -> list[Written]:
+    check_unsplit(options)
     method, rules = chosen(options, DRAWN, own_rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     given = prompt_ids(model, prompts, first)
     ahead = speculation_of(model, options, method)
@@ -244,6 +201,7 @@ def stream(model: Model, prompt: str, options: Options) -> Iterator[str]:
 
 def stream_ids(model: Model, prompt: Prompt, options: Options) -> tuple[list[int], Iterator[int]]:
     """The tokens of a prompt, and those that continue it as they are chosen."""
+    check_unsplit(options)
     method, rules = chosen(options, DRAWN, own_rules(model, CONTINUED), lambda word: spellings(model.tokenizer, word))
     several = next((name for name in ("mbr", "samples") if (options.get(name) or 1) > 1), None)  # type: ignore[operator]
     if several:
@@ -334,23 +292,6 @@ def _one(model: Model, source: Sequence[int], read: tuple[str, ...], hypothesis:
         read,
         alignment=alignment,
         attention=weights,
-    )
-
-
-def joined(parts: Sequence[Written]) -> Written:
-    """The translations of the parts of a text, one after the other, and so their alternatives; what each part looked at is left out."""
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    alternatives = zip(*(part.alternatives for part in parts), strict=False)  # as many as every part has
-    return Written(
-        " ".join(part.text for part in parts),
-        tuple(token for part in parts for token in part.tokens),
-        tuple(id for part in parts for id in part.ids),
-        tuple(log for part in parts for log in part.log_probabilities),
-        sum(part.score for part in parts),
-        all(part.ended for part in parts),
-        tuple(token for part in parts for token in part.source),
-        tuple(joined(others) for others in alternatives),
     )
 
 

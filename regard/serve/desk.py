@@ -30,7 +30,7 @@ from regard.serve.work import work
 from regard.shipped import find_bundle, shipped
 
 COUNTED_AT_ONCE = 20_000  # characters whose tokens are counted without leaving the event loop
-NOT_OPTIONS = ("attention", "choices", "pooling", "normalise", "to")  # of how words are chosen
+NOT_OPTIONS = ("attention", "choices", "pooling", "normalise", "to", "split")  # of how words are chosen
 
 
 class UnknownModelError(RegardError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -10,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from regard.door import Model
+from regard.door import Model, Written
+from regard.door.aligned import aligned
 from regard.errors import ConfigError, RegardError, nearest
-from regard.serve.desk import Answers, Desk, desk_of
+from regard.serve.desk import Desk, desk_of
 from regard.serve.languages import NAMES, name_of
 from regard.serve.markup import Parts, html_of, lines_of
 from regard.serve.queue import Ask
@@ -80,26 +83,35 @@ async def translate(request: Request, desk: TheDesk) -> Response:
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     desk.check(texts, len(texts))
     parts = [html_of(text) if asked.format == "html" else lines_of(text) for text in texts]
-    asks = [Ask(text, to=to) for own in parts for text in own.texts]
-    wished = {"n_best": asked.alternatives + 1} if asked.alternatives else {}
-    found = await desk.ask(request, name, "translate", asks, parts_of=len(texts), **wished)
-    return Json(_answer(asked, parts, found))
+    wished: dict[str, Any] = {"n_best": asked.alternatives + 1} if asked.alternatives else {}
+    answers: dict[bool, Iterator[Written]] = {}
+    for tagged in (False, True):  # where words came to stand matters only to tags
+        asks = [Ask(text, to=to) for own in parts for text, has_tags in zip(own.texts, own.tagged, strict=True) if has_tags is tagged]
+        if asks or not tagged:
+            found = await desk.ask(request, name, "translate", asks, parts_of=len(texts), attention=tagged or None, **wished)
+            answers[tagged] = iter(found.answers)
+    written = [[next(answers[tagged]) for tagged in own.tagged] for own in parts]
+    return Json(await asyncio.to_thread(_answer, asked, parts, written, desk.models[name]))
 
 
-def _answer(asked: TranslateAsked, parts: list[Parts], found: Answers) -> dict[str, Any]:
-    answers = iter(found.answers)
+def _answer(asked: TranslateAsked, parts: list[Parts], written: list[list[Written]], model: Model) -> dict[str, Any]:
     texts, others = [], []
-    for own in parts:
-        written = [next(answers) for _ in own.texts]
-        ranked = [[each.text for each in (answer, *answer.alternatives)] for answer in written]
-        best, *rest = ([row[min(place, len(row) - 1)] for row in ranked] for place in range(asked.alternatives + 1))
-        texts.append(own.joined(best))
-        others.append(list(dict.fromkeys(joined for each in rest if (joined := own.joined(each)) != texts[-1])))
+    for own, answers in zip(parts, written, strict=True):
+        ranked = [(answer, *answer.alternatives) for answer in answers]
+        best, *rest = (_joined(own, [row[min(place, len(row) - 1)] for row in ranked], model) for place in range(asked.alternatives + 1))
+        texts.append(best)
+        others.append(list(dict.fromkeys(each for each in rest if each != best)))
     one = isinstance(asked.q, str)
     answer: dict[str, Any] = {"translatedText": texts[0] if one else texts}
     if asked.alternatives:
         answer["alternatives"] = others[0] if one else others
     return answer
+
+
+def _joined(own: Parts, answers: Sequence[Written], model: Model) -> str:
+    each = zip(own.texts, own.tagged, answers, strict=True)
+    looks = [aligned(model, text, answer) if tagged else None for text, tagged, answer in each]
+    return own.joined([answer.text for answer in answers], looks)
 
 
 @router.get("/languages", responses={200: {"model": list[Language]}})

@@ -1,6 +1,7 @@
 """Texts taken apart for translation and put together again: line by line, and in HTML without its tags.
 
-Whatever a text is like, taking it apart takes time in proportion to its length: nobody keeps the server busy with unclosed brackets.
+A sentence of a page is translated whole, whatever stands out in it: tags within it are put back where its words came to stand. Whatever a
+text is like, taking it apart takes time in proportion to its length: nobody keeps the server busy with unclosed brackets.
 """
 
 from __future__ import annotations
@@ -9,10 +10,31 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
+from typing import Literal, NamedTuple
+
+from regard.door.aligned import Aligned
+from regard.serve.tags import Node, put_back
 
 BREAK = re.compile(r"(\r?\n|\r)")
 TAG = re.compile(r"""<[a-zA-Z/!?](?:[^<>"']++|"[^"]*+"|'[^']*+')*+>""")
-AS_IT_IS = re.compile(r"<(script|style|pre|code|textarea)\b", re.IGNORECASE)  # what stands within is no prose
+NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
+AS_IT_IS = re.compile(r"<(script|style|pre|code|kbd|samp|var|textarea)\b", re.IGNORECASE)  # what stands within is no prose
+LITERAL = frozenset(("code", "kbd", "samp", "var"))  # and it is part of a sentence all the same, where it is short
+LONGEST_LITERAL = 200
+INLINE = re.compile(
+    r"a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|img|ins|label|mark|nobr|q|s|small|span|strike|strong|sub|sup|time|tt|u|wbr"
+)
+EMPTY = frozenset(("img", "wbr"))  # which have no end
+SPACES = re.compile(r"[ \t\r\n\f]+")
+Kind = Literal["prose", "markup", "opening", "closing", "mark", "literal"]
+Write = Callable[[str, Sequence[Aligned] | None], str]
+
+
+class Piece(NamedTuple):
+    """A stretch of a page: words, markup between sentences, or a tag, a comment or code within one."""
+
+    text: str
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -21,42 +43,164 @@ class Parts:
 
     texts: tuple[str, ...]
     around: tuple[str, ...]  # one more than there are texts
-    write: Callable[[str], str] = str
+    writes: tuple[Write, ...]  # how each translation is put down
+    tagged: tuple[bool, ...]  # whether tags stand within, which are put back by what each word looked at
 
-    def joined(self, translations: Sequence[str]) -> str:
-        inner = (self.write(text) + after for text, after in zip(translations, self.around[1:], strict=True))
-        return self.around[0] + "".join(inner)
+    def joined(self, translations: Sequence[str], looks: Sequence[Sequence[Aligned] | None] | None = None) -> str:
+        """`looks`: how the words of each come from those of its text; without it, tags are put back where they stood in proportion."""
+        each = zip(self.writes, translations, looks or [None] * len(self.texts), self.around[1:], strict=True)
+        return self.around[0] + "".join(write(text, own) + after for write, text, own, after in each)
 
 
 def lines_of(text: str) -> Parts:
     """Each line on its own, as a model learned them; empty ones and spaces at the edges stay."""
-    return _gathered(((line, True) for line in BREAK.split(text)), str)
+    gathered = _Gathered()
+    for line in BREAK.split(text):
+        inner = line.strip()
+        gathered.text(line, inner, lambda translation, _: translation)
+    return gathered.parts()
 
 
-def html_of(text: str) -> Parts:
-    """What stands between the tags. A translation is never markup: its signs are written as entities."""
-    pieces = ((unescape(piece) if prose else piece, prose) for piece, prose in _pieces(text))
-    return _gathered(pieces, lambda translation: escape(translation, quote=False))
-
-
-def _gathered(pieces: Iterator[tuple[str, bool]], write: Callable[[str], str]) -> Parts:
-    """From pieces that are prose or not. Spaces at the edges of prose are none."""
-    texts: list[str] = []
-    around: list[list[str]] = [[]]
-    for piece, prose in pieces:
-        inner = piece.strip() if prose else ""
-        if not inner:
-            around[-1].append(piece)
+def html_of(page: str) -> Parts:
+    """What stands between the tags; those within a sentence are taken out. A translation is never markup: its signs become entities."""
+    gathered, sentence = _Gathered(), list[Piece]()
+    for piece in _pieces(page):
+        if piece.kind != "markup":
+            sentence.append(piece)
             continue
-        begin = piece.index(inner)
-        around[-1].append(piece[:begin])
-        texts.append(inner)
-        around.append([piece[begin + len(inner) :]])
-    return Parts(tuple(texts), tuple("".join(own) for own in around), write)
+        _gather(sentence, gathered)
+        gathered.outside(piece.text)
+        sentence = []
+    _gather(sentence, gathered)
+    return gathered.parts()
 
 
-def _pieces(page: str) -> Iterator[tuple[str, bool]]:
-    """The pieces of a page in order, and whether each is prose."""
+class _Gathered:
+    """Texts and what stands around them, as they are found."""
+
+    def __init__(self) -> None:
+        self.texts, self.writes, self.tagged = list[str](), list[Write](), list[bool]()
+        self.around: list[list[str]] = [[]]
+
+    def outside(self, piece: str) -> None:
+        self.around[-1].append(piece)
+
+    def text(self, whole: str, inner: str, write: Write, *, tagged: bool = False) -> None:
+        """Spaces at the edges of prose are none."""
+        if not inner:
+            self.outside(whole)
+            return
+        before, after = len(whole) - len(whole.lstrip()), len(whole.rstrip())
+        self.outside(whole[:before])
+        self.texts.append(inner)
+        self.writes.append(write)
+        self.tagged.append(tagged)
+        self.around.append([whole[after:]])
+
+    def parts(self) -> Parts:
+        return Parts(tuple(self.texts), tuple(map("".join, self.around)), tuple(self.writes), tuple(self.tagged))
+
+
+def _gather(pieces: Sequence[Piece], gathered: _Gathered) -> None:
+    """What stands between two breaks, with the tags within it."""
+    if not any(piece.kind == "prose" and piece.text.strip() for piece in pieces):
+        gathered.outside("".join(piece.text for piece in pieces))
+        return
+    first = next(index for index, piece in enumerate(pieces) if piece.kind != "prose" or piece.text.strip())
+    last = next(index for index in range(len(pieces) - 1, -1, -1) if pieces[index].kind != "prose" or pieces[index].text.strip())
+    lead, tail = ("".join(piece.text for piece in own) for own in (pieces[:first], pieces[last + 1 :]))
+    text, roots = _without_tags(pieces[first : last + 1])
+    if not roots:
+        whole = unescape("".join(piece.text for piece in pieces))
+        gathered.text(whole, SPACES.sub(" ", whole.strip()), lambda translation, _: escape(translation, quote=False))
+        return
+
+    def write(translation: str, looks: Sequence[Aligned] | None) -> str:
+        return put_back(text, roots, translation, looks)
+
+    gathered.text(lead + text + tail, text, write, tagged=True)
+
+
+def _without_tags(pieces: Sequence[Piece]) -> tuple[str, list[Node]]:
+    """The words, and the elements that stand around some of them. A tag whose other half is not here stands alone."""
+    partners = _partners(pieces)
+    roots: list[Node] = []
+    held = [roots]  # the children of the element at hand, in that around it …
+    open_nodes: list[Node] = []
+    text = ""
+    words: list[str] = []
+    length = 0
+
+    def add(own: str) -> None:
+        nonlocal length
+        words.append(own)
+        length += len(own)
+
+    for index, piece in enumerate(pieces):
+        if piece.kind == "prose":
+            own = SPACES.sub(" ", unescape(piece.text))
+            ends_in_space = not words or words[-1][-1:] == " "
+            add(own[1:] if ends_in_space and own.startswith(" ") else own)
+        elif piece.kind == "literal":
+            begin, tag = piece.text.index(">") + 1, piece.text.rindex("<")
+            node = Node(piece.text[:begin], length, length, piece.text[tag:], raw=piece.text[begin:tag])
+            add(SPACES.sub(" ", unescape(TAG.sub("", piece.text[begin:tag]))))
+            node.end = length
+            held[-1].append(node)
+        elif index not in partners:
+            held[-1].append(Node(piece.text, length, length))
+        elif piece.kind == "opening":
+            node = Node(piece.text, length, length)
+            held[-1].append(node)
+            held.append(node.children)
+            open_nodes.append(node)
+        else:
+            node = open_nodes.pop()
+            node.closing, node.end = piece.text, length
+            held.pop()
+    text = "".join(words)
+    shift = len(text) - len(text.lstrip())
+    inner = text.strip()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        begin, end = (min(max(0, place - shift), len(inner)) for place in (node.begin, node.end))
+        own = inner[begin:end]
+        node.begin, node.end = begin + len(own) - len(own.lstrip()), end - len(own) + len(own.rstrip())
+        node.end = max(node.begin, node.end)
+        waiting += node.children
+    return inner, roots
+
+
+def _partners(pieces: Sequence[Piece]) -> set[int]:
+    """The places of tags that belong together, one within another."""
+    found: set[int] = set()
+    waiting: dict[str, list[int]] = {}
+    stack: list[tuple[str, int]] = []
+    for index, piece in enumerate(pieces):
+        if piece.kind not in ("opening", "closing"):
+            continue
+        name = _name(piece.text)
+        if piece.kind == "opening":
+            stack.append((name, index))
+            waiting.setdefault(name, []).append(index)
+        elif waiting.get(name):
+            while True:
+                other, place = stack.pop()
+                waiting[other].pop()
+                if other == name:
+                    break
+            found |= {place, index}
+    return found
+
+
+def _name(tag: str) -> str:
+    name = NAME.match(tag)
+    return name[1].lower() if name else ""
+
+
+def _pieces(page: str) -> Iterator[Piece]:
+    """The pieces of a page in order."""
     lower, place, last = page.lower(), 0, 0  # up to `last` all was given
     if len(lower) != len(page):  # a few characters grow
         lower = page
@@ -66,11 +210,25 @@ def _pieces(page: str) -> Iterator[tuple[str, bool]]:
             place = start + 1  # a sign like any other
             continue
         if last < start:
-            yield page[last:start], True
-        yield page[start:end], False
+            yield Piece(page[last:start], "prose")
+        yield Piece(page[start:end], _kind(page[start:end]))
         place = last = end
     if last < len(page):
-        yield page[last:], True
+        yield Piece(page[last:], "prose")
+
+
+def _kind(markup: str) -> Kind:
+    if markup.startswith("<!--"):
+        return "mark"
+    name = _name(markup)
+    if name in LITERAL:
+        whole = len(markup) <= LONGEST_LITERAL and "\n" not in markup and markup.lower().endswith(f"</{name}>")
+        return "literal" if whole and not markup.startswith("</") else "markup"
+    if INLINE.fullmatch(name) is None:
+        return "markup"
+    if markup.startswith("</"):
+        return "closing"
+    return "mark" if name in EMPTY or markup.endswith("/>") else "opening"
 
 
 def _end_of_markup(page: str, lower: str, start: int) -> int | None:

@@ -109,7 +109,8 @@ def _written(answer: Written) -> dict[str, Any]:
 
 def _light(answer: Written) -> Written:
     """Without the weights of every layer and head, which are megabytes; how each word looked at the source stays."""
-    return replace(answer, attention=None, alternatives=tuple(_light(other) for other in answer.alternatives))
+    others, parts = (tuple(map(_light, own)) for own in (answer.alternatives, answer.parts))
+    return replace(answer, attention=None, alternatives=others, parts=parts)
 
 
 def _many(texts: str | list[str]) -> list[str]:

@@ -260,14 +260,14 @@ def _logprobs(written: Written, count: int, before: int) -> dict[str, Any]:
     """Of the first `count` tokens; `before`: how much text stands before them."""
     return {
         "tokens": list(written.tokens[:count]),
-        "token_logprobs": list(written.log_probabilities[:count]),
+        "token_logprobs": [log for _, log in written.log_probability_of_each[:count]],
         "top_logprobs": None,
         "text_offset": [before + offset for offset in _offsets(written)[:count]],
     }
 
 
 def _chat_logprobs(written: Written) -> list[dict[str, Any]]:
-    pairs = zip(written.tokens, written.log_probabilities, strict=False)  # the end has a probability, and no text
+    pairs = written.log_probability_of_each  # the end has a probability, and no text
     return [{"token": token, "logprob": log, "bytes": list(token.encode()), "top_logprobs": []} for token, log in pairs]
 
 

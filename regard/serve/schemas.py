@@ -62,6 +62,15 @@ class Translate(Writing):
     to: Annotated[str | None, Field(max_length=100, description="The language, for a model that knows several.", examples=["it"])] = None
     prefix: Annotated[str | None, Field(description="What each translation must begin with.")] = None
     alignment: Annotated[bool, Field(description="With how much each word looked at each of the source.")] = False
+    split: Annotated[
+        Literal["sentences", "length", "none"] | None,
+        Field(
+            description="Each sentence on its own, or texts whole (too long ones in parts, or never); without it, as the model was trained."
+        ),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        return super().options() | ({} if self.split is None else {"split": self.split})
 
 
 class Generate(Writing):
@@ -109,6 +118,8 @@ class WrittenAnswer(Answer):
     source: list[str] = []
     alternatives: list[WrittenAnswer] = []
     alignment: list[list[float]] | None = None
+    part: Annotated[str, Field(description="Of a text that was translated in several parts: the one that this is of.")] = ""
+    parts: list[WrittenAnswer] = []
 
 
 class LabelledAnswer(Answer):

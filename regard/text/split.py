@@ -7,20 +7,9 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 from regard.errors import CorpusError
+from regard.text.sentences import after_spaces, marks, sentence_ends
 
-CLOSING = r"""(?:[\xa0\u202f]?["'”’“‘»›«‹)\]}」』】》〉）］｝])*+"""  # a French » has a narrow space before it
-
-
-def _marks(spaced: str, unspaced: str) -> str:
-    """Some marks and the quotes that they close.
-
-    Where a mark must have a space after it, 3.5, 10:30 and 1,000 stay whole; Chinese and Japanese write none.
-    """
-    return rf"(?<![{spaced}])[{spaced}]++{CLOSING}(?=\s)|(?<![{unspaced}])[{unspaced}]++{CLOSING}"
-
-
-SENTENCE_END = re.compile(rf"{_marks('.!?…؟۔।॥։።', '。！？｡')}|\S(?=\n)")
-PUNCTUATION = re.compile(_marks(";:,،؛፣—–", "；：，、､"))
+PUNCTUATION = re.compile(marks(";:,،؛፣—–", "；：，、､"))
 SPACE = re.compile(r"(?<=\S)(?=\s)")
 LEAST_PROBE = 64
 
@@ -41,7 +30,7 @@ def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
         end = len(text) if limit is None else _best_cut(text, start, limit, fits)
         parts.append(text[start:end])
         probe = max(LEAST_PROBE, end - start)
-        start = _after_spaces(text, end)
+        start = after_spaces(text, end)
     return [part for part in parts if part.strip()] or parts[:1] or [""]
 
 
@@ -55,7 +44,7 @@ def _too_long(text: str, start: int, probe: int, fits: Callable[[str], bool]) ->
 
 
 def _best_cut(text: str, start: int, limit: int, fits: Callable[[str], bool]) -> int:
-    for places in (_sentence_ends, _punctuation, _spaces, _characters, _code_points):
+    for places in (sentence_ends, _punctuation, _spaces, _characters, _code_points):
         end = _last_that_fits(text, start, list(places(text, start, limit)), fits)
         if end is not None:
             return end
@@ -71,21 +60,6 @@ def _last_that_fits(text: str, start: int, ends: Sequence[int], fits: Callable[[
         else:
             unknown = middle
     return ends[known] if known >= 0 else None
-
-
-def _sentence_ends(text: str, start: int, limit: int) -> Iterator[int]:
-    for mark in SENTENCE_END.finditer(text, start, limit):
-        if not _abbreviates(text, start, mark):
-            yield mark.end()
-
-
-def _abbreviates(text: str, start: int, mark: re.Match[str]) -> bool:
-    """Whether a full stop ends no sentence: after a single letter (z. B., J. Smith), or where the next word is in lower case."""
-    if mark[0] != ".":
-        return False
-    next_word = _after_spaces(text, mark.end())
-    before = text[max(start, mark.start() - 2) : mark.start()]
-    return text[next_word : next_word + 1].islower() or (before[-1:].isalpha() and not before[:-1].isalnum())
 
 
 def _punctuation(text: str, start: int, limit: int) -> Iterator[int]:
@@ -125,9 +99,3 @@ def _joined(before: str, after: str) -> bool:
 
 def _is_flag(character: str) -> bool:
     return "\U0001f1e6" <= character <= "\U0001f1ff"
-
-
-def _after_spaces(text: str, place: int) -> int:
-    while place < len(text) and text[place].isspace():
-        place += 1
-    return place

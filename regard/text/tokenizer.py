@@ -195,6 +195,10 @@ class Tokenizer:
         batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
         return [first + encoding.ids for batch in batches for encoding in self._encodings(batch, markup)]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of a text that each of its tokens stands for."""
+        return list(self._library.encode(text, add_special_tokens=False).offsets)
+
     def framed(self, ids: Sequence[int], family: Frame, room: int | None = None) -> list[int]:
         """A text as a model reads it: between the tokens that its family puts around one, or a foreign tokenizer its own."""
         return (family if self.frame is None else self.frame).put(ids, room)

@@ -20,7 +20,7 @@ from regard.storage import read_tensors, restored
 from regard.text.tokenizer import Tokenizer
 
 # What may differ from the bundle, because no weight depends on it.
-FREE = ("dropout", "attention_dropout", "activation_dropout", "pooling", "pooler", "mask", "context")
+FREE = ("dropout", "attention_dropout", "activation_dropout", "pooling", "pooler", "mask", "context", "split")
 # What the new task decides: heads, and what a bundle says of its own training.
 DECIDED = ("labels", "masked_words", "task", "longest_text", "cut")
 HEADS = ("classifier.", "masked_words.", "pooler.")
@@ -67,6 +67,7 @@ class Beginning:
                 f"data.max_length = {recipe.data.max_length}, but {self.folder} reads {self.config.context} tokens; "
                 f"set it to {self.config.context} or less"
             )
+        shape.pop("split")  # which its own rows decide, unless the recipe does
         return recipe.model_copy(update={"model": {**shape, **changes, "from": str(self.folder)}})
 
     @staticmethod

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from regard.config import ModelConfig
+from regard.config import ModelConfig, Split
 from regard.data.examples import Maker, Segmentations, Vocabularies
 from regard.data.plan import padded_size
 from regard.data.store import Store, cached_store, content_key
@@ -18,12 +18,15 @@ from regard.errors import ConfigError, TrainingError
 from regard.recipe import FITTING, KIND_OF, DataFile, Recipe
 from regard.storage import replacing
 from regard.text.corpus import Row, find, header_left_out
+from regard.text.sentences import sentences
 from regard.text.sieve import Sieve
 from regard.text.sources import Source, blocks, held_out, keeps_apart, sources_of, tests_of
 from regard.text.tokenizer import Tokenizer
 from regard.training.begin import Beginning
 
 TOKENIZER_ROWS = 800_000  # enough to learn a vocabulary from
+COUNTED_ROWS = 2_000  # of each file, whose sentences are counted
+SEVERAL = 1.5  # sentences a row, from which on a translator has learned to read several at once
 NOTHING_LEFT = "no example is left to train on; look at data.filter and, with `regard data check`, at the data"
 
 
@@ -84,7 +87,7 @@ def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Pr
         rows,
         tags,
         labels,
-        _config(recipe, vocabularies, labels, len(stores["train"].target.tokens) // _copies(recipe)),
+        _config(recipe, vocabularies, labels, train, len(stores["train"].target.tokens) // _copies(recipe)),
         f"{key}{_forgetting(recipe)}",
         test=stores.get("test"),
         test_rows=tuple(row for source in tests for row in source.whole_rows) if recipe.data.test_share else (),
@@ -237,7 +240,7 @@ def _check_kind(recipe: Recipe) -> None:
         raise ConfigError("a language model reads and writes with one vocabulary; set tokenizer.joint = true")
 
 
-def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...], tokens: int) -> ModelConfig:
+def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...], train: Sequence[Source], tokens: int) -> ModelConfig:
     """The model as the recipe describes it, with what the data decides; without a description, one that fits the amount of data."""
     target = vocabularies.target
     decided: dict[str, Any] = {
@@ -250,6 +253,8 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
     }
     if not vocabularies.joint:
         decided["source_vocabulary"] = len(vocabularies.source)
+    if recipe.task == "translate":
+        decided["split"] = _split(train)
     if recipe.task == "mlm":
         decided["masked_words"] = True
     if recipe.task == "classify":
@@ -260,6 +265,12 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
     return recipe.model_copy(
         update={"model": {**model, **{key: value for key, value in decided.items() if key not in model}}}
     ).model_config_for()
+
+
+def _split(train: Sequence[Source]) -> Split:
+    """How a translator reads a text of several sentences: as most of the texts were that it learned from."""
+    texts = [row.texts[0] for source in train for row in islice(source.whole_rows, COUNTED_ROWS)]
+    return "length" if sum(len(sentences(text)) for text in texts) >= SEVERAL * len(texts) else "sentences"
 
 
 def _context(recipe: Recipe) -> int:
