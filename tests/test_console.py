@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from regard.console import Lines, Messages, OutputError, Results, line_by_line
 from regard.errors import CorpusError, RegardError
+from tests.signals import heard
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -269,7 +270,12 @@ def test_an_error_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        program(output=tmp_path / "out"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        program(output=tmp_path / "out"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=heard,
     )
     assert process.stdin is not None
     process.stdin.write(b"a\nb\n")
