@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import signal
+import sys
+from collections.abc import Sequence
+
+# By way of a program, which becomes the one that is meant: what Popen could do itself, it must not where threads are running.
+HEARS = "import os, sys; from signal import *; signal(SIGINT, SIG_DFL); signal(SIGTERM, SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
-def heard() -> None:
-    """As `preexec_fn` of a child that is sent signals: it hears them, also where the tests themselves were told to ignore them.
+def heard(command: Sequence[str]) -> list[str]:
+    """The same command, and it hears Ctrl-C and SIGTERM, also where the tests themselves were told to ignore them.
 
     What is ignored is inherited, and nohup, background jobs of scripts and some machines that run tests ignore Ctrl-C.
     """
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sign, signal.SIG_DFL)
+    return [sys.executable, "-I", "-S", "-c", HEARS, *command]

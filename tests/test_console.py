@@ -270,12 +270,11 @@ def test_an_error_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        program(output=tmp_path / "out"),
+        heard(program(output=tmp_path / "out")),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=heard,
     )
     assert process.stdin is not None
     process.stdin.write(b"a\nb\n")

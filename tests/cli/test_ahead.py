@@ -187,7 +187,7 @@ def test_ctrl_c() -> None:
             next(some)
     """
     command: list[Any] = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as process:
+    with subprocess.Popen(heard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.2)

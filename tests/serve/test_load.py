@@ -175,7 +175,7 @@ class Process:
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "regard", "serve", "--port", "0", "--device", "cpu", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+        self.process = subprocess.Popen(heard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline().strip()
         if not self.line:

@@ -345,13 +345,12 @@ def start(out: Path, *arguments: str, processes: int = 1) -> subprocess.Popen[st
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, "regard", "train", *arguments, "--out", str(out)],
+        heard([*command, "regard", "train", *arguments, "--out", str(out)]),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
         start_new_session=True,
-        preexec_fn=heard,
     )
 
 
