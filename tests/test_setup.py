@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from regard.errors import installing
 from tests.resolve import CONSTRAINTS, EXTRAS, PROJECT, PYTHONS, ROOT, requirements
 from tests.skips import how, summary
 
@@ -113,6 +115,20 @@ def test_another_python_takes_the_place_of_the_first(clone: Path) -> None:
     assert "pip install" not in would(clone, "test", PYTHON="first/python")
     assert "second/python -m venv --clear .venv" in would(clone, "test", PYTHON="second/python")
     assert "pip install" not in would(clone, "test", PYTHON="nowhere/python")
+
+
+def test_nobody_is_told_to_install_by_a_name_that_no_index_has() -> None:
+    """Whoever claimed it could have anything installed. `errors.installing` says what to type; in docs it is of the code's folder."""
+    shown = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "pyproject.toml"]
+    for path in [*shown, *(path for room in ("regard", "benchmarks", "recipes", "docs") for path in (ROOT / room).rglob("*.py"))]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert not re.search(r"pip install[^#]*[\s'\"]regard\b", line), f"{path}: {line}"
+    assert installing("serve") == f"pip install -e {shlex.quote(f'{ROOT}[serve]')}"
+
+
+def test_where_the_code_is_not_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.errors.__file__", str(tmp_path / "regard" / "errors.py"))
+    assert installing("view") == "pip install '.[view]' in the folder of its code"
 
 
 def test_the_end_says_what_was_skipped_and_how_to_run_it() -> None:

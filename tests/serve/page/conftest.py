@@ -33,7 +33,7 @@ def chromium(own: str) -> str | None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api", reason="the page is tested in a browser: pip install playwright")
+    api = pytest.importorskip("playwright.sync_api", reason="the library that drives a browser is missing")
     with api.sync_playwright() as playwright:
         path = chromium(playwright.chromium.executable_path)
         if path is None:
