@@ -1,11 +1,26 @@
-# Every target does its own set-up: a virtual environment in .venv, made again only when what it is made from has changed.
+# Every target does its own set-up: a virtual environment in .venv, made again only when what it is made from has changed. `make demo` puts
+# the core into it, the others the core, every extra and the tools.
+ifneq ($(origin PYTHON),undefined)
+CHOSEN := $(shell $(PYTHON) --version 2>/dev/null)
+endif
 PYTHON ?= python3
 BIN := .venv/bin
+CORE := .venv/.core
 READY := .venv/.ready
+INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test slow gpu check format bench clean setup
+# Where another Python is asked for than the one in .venv, that one gives way.
+ifneq ($(CHOSEN),)
+ifneq ($(CHOSEN),$(shell $(BIN)/python --version 2>/dev/null))
+FRESH := --clear
+.PHONY: $(CORE) $(READY)
+endif
+endif
 
-demo: $(READY)  ## the notes' ideas, run in the terminal; then a trained model translates
+.NOTPARALLEL:
+.PHONY: demo test slow gpu check format bench setup resolve matrix clean
+
+demo: $(CORE)  ## the notes' ideas, run in the terminal; then a trained model translates
 	@$(BIN)/regard demo
 	@printf '\nAnd trained ones, which come with regard:\n\n'
 	$(BIN)/regard translate "I love you very much." "Where is the station?" "We are going to the beach tomorrow." --to it
@@ -36,10 +51,21 @@ bench: $(READY)  ## side by side with the peers
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+resolve:  ## whether the public index has what constraints.txt names, for every Python that is supported; installs nothing
+	$(PYTHON) -m tests.resolve
+
+matrix:  ## every test on four set-ups; ONLY=3.12 for one of them
+	$(PYTHON) -m tests.matrix $(ONLY)
+
+$(CORE): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FRESH) .venv
+	$(INSTALL) .
 	@touch $@
 
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FRESH) .venv
+	$(INSTALL) ".[dev]"
+	@touch $(CORE) $@
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .matrix build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """Makes the figures of embeddings.md: python docs/embeddings.py BUNDLE, with all-MiniLM-L6-v2 imported as a bundle.
 
-Writes the tables between the marks in the page, and the picture beside it. Needs matplotlib (pip install 'regard[view]').
+Writes the tables between the marks in the page, and the picture beside it. Needs matplotlib (pip install -e '.[view]').
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class RegardError(Exception):
@@ -40,6 +42,14 @@ class BundleError(RegardError):
 
 class ConversionError(RegardError):
     """A model from elsewhere can't be turned into a bundle."""
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra: from the code of regard, since no package index has it."""
+    code = Path(__file__).parent.parent
+    if (code / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{code}[{extra}]')}"
+    return f"pip install '.[{extra}]' in the folder of its code"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests.skips import summary
 
 torch.set_num_threads(1)  # tests are small and run side by side
 if not torch.cuda.is_available() and find_spec("triton") is not None:
@@ -19,6 +22,14 @@ if not torch.cuda.is_available() and find_spec("triton") is not None:
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """This process hears Ctrl-C, also where whoever started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -40,7 +51,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         if "gpu" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device; run it on a machine with one"))
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped, by its reason, and how to run it."""
+    skipped = [
+        (str(report.longrepr[0]), str(report.longrepr[2])) for report in terminalreporter.stats.get("skipped", []) if report.longrepr
+    ]
+    if skipped:
+        terminalreporter.section("skipped, and how to run it")
+        for line in summary(skipped):
+            terminalreporter.write_line(line)
 
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

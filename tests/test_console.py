@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from regard.console import Lines, Messages, OutputError, Results, line_by_line
 from regard.errors import CorpusError, RegardError
 from regard.text.formats import foreign, wide_encoding
+from tests.signals import heard
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -271,7 +272,11 @@ def test_an_error_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        program(output=tmp_path / "out"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        heard(program(output=tmp_path / "out")),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdin is not None
     process.stdin.write(b"a\nb\n")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard import __version__
+from regard.errors import installing
 
 CORE = ("torch", "tokenizers", "safetensors", "sacrebleu", "numpy")
 OUR_OWN = "dev"  # an extra for those who work on regard itself
@@ -111,9 +112,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         "int8": _of_int8(**found["int8"]),
     }
     for extra, packages in found["extras"].items():
-        parts = [
-            f"{name} {version}" if version else f"{name} missing (pip install 'regard[{extra}]')" for name, version in packages.items()
-        ]
+        parts = [f"{name} {version}" if version else f"{name} missing ({installing(extra)})" for name, version in packages.items()]
         lines[f"extra {extra}"] = ", ".join(parts)
     lines["cache"] = f"{found['cache']['folder']}{'' if found['cache']['writable'] else ', not writable'}"
     width = max(map(len, lines))

@@ -10,7 +10,7 @@ import typer
 
 from regard.cli.app import app
 from regard.cli.options import Device, Precision, PrecisionName
-from regard.errors import ConfigError
+from regard.errors import ConfigError, installing
 
 LIMITS, WHO = "Limits", "Who may ask"
 MODELS_HELP = (
@@ -58,7 +58,7 @@ def serve(
         from regard.serve.run import serve as run
         from regard.serve.settings import LOOPBACK, Limits, Settings
     except ModuleNotFoundError as error:
-        raise ConfigError(f"serving needs {error.name}, which is not installed; pip install 'regard[serve]'") from None
+        raise ConfigError(f"serving needs {error.name}, which is not installed; {installing('serve')}") from None
     if api_key == "":
         raise typer.BadParameter("--api-key is empty; leave it out to let everyone ask")
     local = host in LOOPBACK

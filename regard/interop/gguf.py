@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.bundle import TOKENIZER, default_card, fill, outline, save_bundle
 from regard.config import LanguageModelConfig, RotaryScaling, parse_model
-from regard.errors import BundleError, ConversionError, RegardError, nearest
+from regard.errors import BundleError, ConversionError, RegardError, installing, nearest
 from regard.interop.parts import Part, linear
 from regard.interop.vocabularies import SPLITTINGS, Kind, Pieces, over_bytes, sentencepiece
 from regard.models import Network
@@ -87,7 +87,7 @@ def read_gguf(path: Path) -> Gguf:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise ConversionError("a GGUF file is read with the gguf library, which is missing; pip install 'regard[interop]'") from error
+        raise ConversionError(f"a GGUF file is read with the gguf library, which is missing; {installing('interop')}") from error
     try:
         with path.open("rb") as content:
             magic = content.read(4)

@@ -21,7 +21,7 @@ from regard.data.batch import Tokens
 from regard.decoding.many import decode_many
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import GREEDY, Length, Rules
-from regard.errors import RegardError
+from regard.errors import RegardError, installing
 from regard.models import Encoder, Generator, Network
 from regard.text.tokenizer import Frame, Tokenizer
 
@@ -63,7 +63,7 @@ def needed(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError:
-        raise ExportError(f"this export needs {package}; install it with: pip install 'regard[interop]'") from None
+        raise ExportError(f"this export needs {package}; install it with: {installing('interop')}") from None
 
 
 @dataclass(frozen=True)

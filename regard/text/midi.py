@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.errors import CorpusError, RegardError, nearest
+from regard.errors import CorpusError, RegardError, installing, nearest
 from regard.text.metre import BEATS, SIXTEENTHS, Metre, Numbers, hear_metre
 
 Score = Any  # symusic's, which is made by a factory that no checker can follow
@@ -145,7 +145,7 @@ def with_libraries() -> None:
     """An error that says what to install, where the libraries for MIDI are not there."""
     missing = next((name for name in ("symusic", "miditok") if find_spec(name) is None), None)
     if missing is not None:
-        raise RegardError(f"MIDI files are read with {missing}, which is not here; pip install 'regard[music]'")
+        raise RegardError(f"MIDI files are read with {missing}, which is not here; {installing('music')}")
 
 
 @lru_cache(maxsize=2048)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.errors import RegardError
+from regard.errors import RegardError, installing
 
 if TYPE_CHECKING:
     from regard.evaluation.lengths import Span
@@ -21,7 +21,7 @@ def plot_by_length(curves: Mapping[str, Sequence[Span]], path: Path, *, title: s
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise RegardError("plots need matplotlib: pip install 'regard[view]'") from None
+        raise RegardError(f"plots need matplotlib: {installing('view')}") from None
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.errors import CorpusError, RegardError
+from regard.errors import CorpusError, RegardError, installing
 from regard.evaluation.piece import bar_lines
 from regard.text.corpus import find
 from regard.text.metre import Numbers
@@ -52,7 +52,7 @@ def pianoroll(content: bytes, name: str, *, bars: tuple[int, int] | None = None,
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise RegardError("pictures are drawn with matplotlib, which is not here; pip install 'regard[view]'") from None
+        raise RegardError(f"pictures are drawn with matplotlib, which is not here; {installing('view')}") from None
     score = read_score(content, name)
     notes = _notes(score, name)
     lines = bar_lines(score)

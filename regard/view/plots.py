@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.door.schemes import Scheme, Schemes
 from regard.door.trace_types import Looks, Sentence, Trace
-from regard.errors import ConfigError, RegardError, nearest
+from regard.errors import ConfigError, RegardError, installing, nearest
 from regard.view.terminal import shade
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def styled(draw: Callable[Arguments, Drawn]) -> Callable[Arguments, Drawn]:
         try:
             from matplotlib import font_manager, rc_context
         except ImportError:
-            raise RegardError("plots need matplotlib: pip install 'regard[view]'") from None
+            raise RegardError(f"plots need matplotlib: {installing('view')}") from None
         known = {font.name for font in font_manager.fontManager.ttflist}
         with rc_context(STYLE | {"font.family": [name for name in FONTS if name in known]}):
             return draw(*arguments, **named)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
+from tests.signals import heard
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def interrupted(program: Sequence[str], bundle: Path, folder: Path) -> None:
     (folder / "lines.txt").write_text("1 2 3 4\n" * 200_000)
     command = [sys.executable, *program, "translate", "-m", str(bundle), "--to", "back"]
     command += ["--beam-size", "1", "--max-length", "4", "--input", str(folder / "lines.txt"), "--output", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(heard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 60
         while not any(path.suffix == ".part" and path.stat().st_size for path in folder.iterdir()):
             assert time.monotonic() < until

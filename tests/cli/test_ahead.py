@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from regard.cli.ahead import ahead
+from tests.signals import heard
 
 AT_ONCE = pytest.mark.parametrize("at_once", [1, 2, 3])
 
@@ -186,7 +187,7 @@ def test_ctrl_c() -> None:
             next(some)
     """
     command: list[Any] = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(heard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.2)

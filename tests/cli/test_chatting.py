@@ -20,6 +20,7 @@ from regard.door import load
 from regard.door.chat import Conversation
 from tests.cli.running import run
 from tests.door.talker import talker
+from tests.signals import heard
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def test_a_real_terminal(bundle: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "regard", "generate", "--chat", "--model", str(bundle), "--device", "cpu"]
     command += ["--min-length", "190", "--max-length", "200"]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    process = subprocess.Popen(heard(command), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     seen = b""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from regard.errors import installing
 from regard.interop.original import SENTENCES
 from tests.cli.running import run
 from tests.interop.exported import FEW, bundle
@@ -101,7 +102,7 @@ def test_a_missing_library_is_named(to: str, package: str, tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, package, None)
     done = run("export", "translator", tmp_path / "out", "--to", to)
     assert done.code == 1
-    assert done.err == f"regard: this export needs {package}; install it with: pip install 'regard[interop]'\n"
+    assert done.err == f"regard: this export needs {package}; install it with: {installing('interop')}\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -218,6 +218,7 @@ def test_packed_models_are_neither_saved_nor_moved(kind: type[FloatProduct] | ty
     assert_lively([outputs[0] for outputs in decoded(made, SOURCES, Beam(size=1))])
 
 
+@needs_int8
 def test_a_model_with_little_room_and_few_words_to_read_is_tried_too() -> None:
     config = preset(
         "transformer-small", layers=1, decoder_layers=1, width=256, heads=4, feedforward=64, vocabulary=31, source_vocabulary=10, context=8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-gguf = pytest.importorskip("gguf", reason="needs the gguf library; pip install 'regard[interop]'")
+gguf = pytest.importorskip("gguf", reason="needs the extra interop")
 hf = pytest.importorskip("transformers")
 pytest.importorskip("accelerate", reason="transformers reads GGUF files only with accelerate beside it")
 
 from regard.bundle import load_bundle  # noqa: E402  (after what it needs)
 from regard.data.batch import Tokens  # noqa: E402
 from regard.door import Model, load  # noqa: E402
-from regard.errors import ConversionError  # noqa: E402
+from regard.errors import ConversionError, installing  # noqa: E402
 from regard.interop.gguf import import_gguf, read_gguf, read_tokenizer, to_network  # noqa: E402
 from tests.interop import ggufs  # noqa: E402
 from tests.interop.ggufs import SENTENCES, write  # noqa: E402
@@ -245,7 +246,7 @@ def test_a_tensor_or_a_setting_that_is_missing(words: dict[str, Any], whole: Pat
 
 def test_without_the_library(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(ConversionError, match=r"pip install 'regard\[interop\]'"):
+    with pytest.raises(ConversionError, match=re.escape(installing("interop"))):
         read_gguf(whole)
 
 

@@ -23,7 +23,7 @@ from regard.text.foreign import ForeignTokenizer
 from tests.interop.sentences import LINES, PROBES
 from tests.interop.test_huggingface import LLAMA_SHAPE
 
-sentencepiece = pytest.importorskip("sentencepiece", reason="SentencePiece models are trained with it; pip install sentencepiece")
+sentencepiece = pytest.importorskip("sentencepiece", reason="needs the extra interop")
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 ENCODER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 130}

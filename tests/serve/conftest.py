@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the server's libraries are an extra: pip install 'regard[serve]'")
+pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from regard.door import Model, load
 from tests.door.conftest import _on_the_cpu, bundle

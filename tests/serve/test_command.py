@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, installing
 from regard.serve.desk import load_all
 from regard.serve.run import address_of, bind
 from tests.cli.running import run
@@ -21,7 +21,7 @@ def test_what_is_not_installed_is_named(missing: str, monkeypatch: pytest.Monkey
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     done = run("serve")
-    assert (done.code, done.err) == (1, f"regard: serving needs {missing}, which is not installed; pip install 'regard[serve]'\n")
+    assert (done.code, done.err) == (1, f"regard: serving needs {missing}, which is not installed; {installing('serve')}\n")
 
 
 def test_what_can_not_be_served_is_said(tmp_path: Path, bundle: Callable[[str], Path]) -> None:

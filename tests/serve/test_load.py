@@ -26,6 +26,7 @@ from regard.serve.desk import _workers, load_all
 from regard.serve.settings import Limits, Settings
 from tests.cli.running import run
 from tests.serve.live import Held, Live, Reply, Start, together, until
+from tests.signals import heard
 
 ASKED = {"texts": "1 2 3", "to": "back"}
 
@@ -174,7 +175,7 @@ class Process:
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "regard", "serve", "--port", "0", "--device", "cpu", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(heard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline().strip()
         if not self.line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import sys
 import tarfile
 import zipfile
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 pytest.importorskip("miditok", reason="needs the extra music")
 
 from regard.data.store import content_key
-from regard.errors import ConfigError, CorpusError, RegardError
+from regard.errors import ConfigError, CorpusError, RegardError, installing
 from regard.evaluation.piece import faults_of_events, faults_of_file
 from regard.recipe import DataFile, parse_recipe
 from regard.text.corpus import find, read_rows
@@ -235,7 +236,7 @@ def test_what_a_recipe_may_ask_of_music(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["symusic", "miditok"])
 def test_without_the_libraries(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(RegardError, match=rf"read with {missing}, which is not here; pip install 'regard\[music\]'"):
+    with pytest.raises(RegardError, match=re.escape(f"read with {missing}, which is not here; {installing('music')}")):
         to_events(MARCH_FILE, "tune.mid")
 
 

@@ -28,6 +28,7 @@ from regard.training.distributed import World
 from regard.training.objective import Objective
 from regard.training.run import recipe_of, run_recipe
 from regard.training.trainer import StoppedError, Trainer
+from tests.signals import heard
 
 WORDS = {"one": "uno", "two": "due", "red": "rosso", "blue": "blu", "cat": "gatto", "dog": "cane", "and": "e", "the": "il", "big": "grande"}
 QUIET = Console(quiet=True)
@@ -175,6 +176,7 @@ def test_a_terminal_shows_a_bar_and_programs_get_their_files(tmp_path: Path) -> 
     assert (tmp_path / "run" / "bundle" / "README.md").read_text().startswith("# run")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("moment", ["in the middle", "while validating"])
 @pytest.mark.parametrize("settings", [{"average": 3}, {}])
 def test_stopped_at_a_bad_moment_and_resumed(
@@ -343,7 +345,7 @@ def start(out: Path, *arguments: str, processes: int = 1) -> subprocess.Popen[st
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, "regard", "train", *arguments, "--out", str(out)],
+        heard([*command, "regard", "train", *arguments, "--out", str(out)]),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -57,6 +57,7 @@ def test_looking_later_tells_and_learns_the_same(tmp_path: Path, monkeypatch: py
     assert losses(tmp_path / "at once") == losses(tmp_path / "later")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_stop_between_two_looks_saves_and_tells_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patient(monkeypatch)
     wanted = recipe(tmp_path, model={"dropout": 0.2})

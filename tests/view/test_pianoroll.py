@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ pytest.importorskip("symusic", reason="needs the extra music")
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from regard.errors import CorpusError, RegardError
+from regard.errors import CorpusError, RegardError, installing
 from regard.view.pianoroll import BARS_A_ROW, draw_pianoroll, pianoroll
 from tests.cli.running import run
 from tests.text.tunes import MARCH, MARCH_FILE, WALTZ_FILE, midi_file, ticks
@@ -85,5 +86,5 @@ def test_what_can_t_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         draw_pianoroll(tmp_path / "none.mid", tmp_path / "picture.png")
     assert run("pianoroll", piece, "--output", tmp_path / "p.png", "--bars", "two").code == 2
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(RegardError, match=r"matplotlib, which is not here; pip install 'regard\[view\]'"):
+    with pytest.raises(RegardError, match=re.escape(f"matplotlib, which is not here; {installing('view')}")):
         draw_pianoroll(piece, tmp_path / "picture.png")

@@ -5,6 +5,7 @@ Nothing may be fetched from elsewhere and nothing may be complained about in the
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def chromium(own: str) -> str | None:
+    """The Chromium that CHROMIUM names, else one on the PATH, else Playwright's own, if it was installed."""
+    named = os.environ.get("CHROMIUM")
+    return next(filter(None, map(shutil.which, [named] if named else [*BROWSERS, own])), None)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api", reason="the page is tested in a browser: pip install playwright")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("the page is tested in a browser; install one, as in: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="the library that drives a browser is missing")
     with api.sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        if path is None:
+            pytest.skip("the page is tested in a browser, and there is no Chromium")
         running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield running
         running.close()
