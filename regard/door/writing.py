@@ -87,8 +87,21 @@ def _numbers(texts: Sequence[Prompt], first: int, numbers: Sequence[int] | None)
     return range(first, first + len(texts)) if numbers is None else numbers
 
 
-def _split_ids(read: Tokenizer, text: str, tag: str | None, room: int) -> list[list[int]]:
-    return read.encode_batch(split_long(text, lambda part: len(read.encode(part, tag)) <= room), tag)
+def parts_of(model: Model, text: str, tag: str | None) -> list[str]:
+    """The parts of a line that are translated one after the other: the line itself where it fits."""
+    read, room = model.source_tokenizer, _room(model)
+    return split_long(text, lambda part: len(read.encode(part, tag)) <= room)
+
+
+def _room(model: Model) -> int:
+    """How many tokens of a text are read at once."""
+    # One stack holds what it writes as well as what it reads: half of its context for each.
+    context = model.config.context // 2 if isinstance(model.network, LanguageModel) else model.config.context
+    return context - len(model.source_tokenizer.framed((), _framed(model)))  # the end token takes a place
+
+
+def _framed(model: Model) -> Frame:
+    return Frame(after=(model.config.end_token,))
 
 
 def in_parts(model: Model, texts: list[str], tags: str | Sequence[str | None] | None, first: int) -> Parts:
@@ -96,15 +109,12 @@ def in_parts(model: Model, texts: list[str], tags: str | Sequence[str | None] | 
     each = [tags] * len(texts) if tags is None or isinstance(tags, str) else tags
     if len(each) != len(texts):
         raise ConfigError(f"{len(each)} languages for {len(texts)} texts; give one for all, or each its own")
-    read, around = model.source_tokenizer, Frame(after=(model.config.end_token,))
-    # One stack holds what it writes as well as what it reads: half of its context for each.
-    context = model.config.context // 2 if isinstance(model.network, LanguageModel) else model.config.context
-    room = context - len(read.framed((), around))  # the end token takes a place
+    read, around, room = model.source_tokenizer, _framed(model), _room(model)
     found: Parts = []
     for number, (text, tag, ids) in enumerate(zip(texts, each, _tagged(read, texts, each), strict=True)):
         parts = [ids] if text.strip() else []
         if parts and len(ids) > room:
-            parts = _split_ids(read, text, tag, room)
+            parts = read.encode_batch(parts_of(model, text, tag), tag)
             model.warn(
                 f"{model.place(first + number)}: {len(ids)} tokens, and {model.name} reads {room} at once; "
                 f"it was translated in {len(parts)} parts"

@@ -33,6 +33,18 @@ def lines_of(text: str) -> Parts:
     return _gathered(((line, True) for line in BREAK.split(text)), str)
 
 
+def parts_of(text: str, split: Callable[[str], list[str]]) -> Parts:
+    """Line by line, and each line in the parts that it is translated in."""
+    lines = lines_of(text)
+    texts: list[str] = []
+    around = [lines.around[0]]
+    for line, after in zip(lines.texts, lines.around[1:], strict=True):
+        own = split(line)
+        texts += own
+        around += [" "] * (len(own) - 1) + [after]
+    return Parts(tuple(texts), tuple(around))
+
+
 def html_of(text: str) -> Parts:
     """What stands between the tags. A translation is never markup: its signs are written as entities."""
     pieces = ((unescape(piece) if prose else piece, prose) for piece, prose in _pieces(text))

@@ -62,6 +62,9 @@ class Translate(Writing):
     to: Annotated[str | None, Field(max_length=100, description="The language, for a model that knows several.", examples=["it"])] = None
     prefix: Annotated[str | None, Field(description="What each translation must begin with.")] = None
     alignment: Annotated[bool, Field(description="With how much each word looked at each of the source.")] = False
+    parts: Annotated[
+        bool, Field(description="Line by line, as /translate does, with the answer to each part that is translated on its own.")
+    ] = False
 
 
 class Generate(Writing):
@@ -111,6 +114,18 @@ class WrittenAnswer(Answer):
     alignment: list[list[float]] | None = None
 
 
+class PartAnswer(WrittenAnswer):
+    given: str  # the part of the text that this is a translation of
+
+
+class PartedAnswer(Answer):
+    """A translation in parts. What stands around them, before the first and after each, is as it was in the text."""
+
+    text: str
+    parts: list[PartAnswer]
+    around: list[str]
+
+
 class LabelledAnswer(Answer):
     label: str
     probability: float
@@ -143,6 +158,10 @@ class Answered(BaseModel):
 
 class WrittenAnswers(Answered):
     answers: list[WrittenAnswer]
+
+
+class TranslatedAnswers(Answered):
+    answers: list[WrittenAnswer | PartedAnswer]  # the latter where parts were asked for
 
 
 class LabelledAnswers(Answered):
