@@ -56,7 +56,9 @@ function draw(app) {
         : "Point at a word, or walk through them with Tab.";
   };
   app.pointed(app.resting());
-  return [intro(`answer-${own}`, ...SAYS[own]), ...body(line)];
+  const [says, why] = SAYS[own],
+    more = session.pieces.length > 1 ? " Press another part of the text to look into that one." : "";
+  return [intro(`answer-${own}`, says + more, why), ...body(line)];
 }
 
 function pointedAt(trace, said) {
@@ -151,8 +153,9 @@ function spelled(words, text) {
   return words;
 }
 
-function sure(probability) {
-  const warm = signed(-0.55 * (1 - probability));
+/** How a word looks that is so probable. */
+export function sure(probability) {
+  const warm = signed(-0.5 * (1 - probability)); // no stronger, so that ink can be read on it by day and in the dark
   return { style: { "--sure": probability, "--warm": css(warm) }, title: `probability ${fixed(probability)}` };
 }
 

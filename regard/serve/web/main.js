@@ -3,7 +3,8 @@
 import { answer } from "./answer.js";
 import { attention } from "./attention.js";
 import { button, el, say, working } from "./dom.js";
-import { whenSized } from "./draw.js";
+import { isDark, onPaper } from "./colour.js";
+import { drawNow, whenSized } from "./draw.js";
 import { dress, header } from "./header.js";
 import { inside } from "./inside.js";
 import { help, listenToKeys } from "./keys.js";
@@ -35,6 +36,8 @@ class App {
     this.rest = listenToPointing(this);
     listenToKeys(this);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    for (const [type, now] of Object.entries({ beforeprint: true, afterprint: false }))
+      addEventListener(type, () => this.print(now));
     document.querySelector(".skip").addEventListener("click", (event) => {
       event.preventDefault();
       document.getElementById("view").focus();
@@ -51,7 +54,6 @@ class App {
     if (!session.carried) session.asked = ""; // whatever could not be had before
     this.draw();
     if (!session.carried) await session.loadModels();
-    if (session.models) this.settle();
     this.changed();
   }
 
@@ -105,6 +107,7 @@ class App {
   }
 
   changed() {
+    if (this.session.models) this.settle();
     if (this.shown !== this.state.view) this.session.forgive();
     this.shown = this.state.view;
     this.session.ask(this.state);
@@ -144,6 +147,15 @@ class App {
     if (target < 0 || looksOf(this)?.from === "source") return source >= 0 ? `source:${source}` : null;
     if (view !== "answer" || !words) return `target:${target}`;
     return `target:${[...words.keys()].filter((place) => words[place] === words[target]).join(",")}`; // all of the word
+  }
+
+  /** In the dark it is drawn anew for paper, and again when that is done. */
+  print(now) {
+    onPaper(false);
+    if (!isDark()) return;
+    onPaper(now);
+    this.draw();
+    drawNow();
   }
 
   redraw() {

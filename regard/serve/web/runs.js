@@ -60,7 +60,7 @@ function watch(app) {
   if (known.timer) return;
   known.timer = setInterval(() => {
     if (app.state.view === "runs") {
-      if (!document.hidden) look(app);
+      if (!document.hidden && known.problem?.status !== 401) look(app);
       return;
     }
     clearInterval(known.timer);

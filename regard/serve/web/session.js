@@ -76,7 +76,6 @@ export class Session {
     } catch (problem) {
       this.problem = problem;
     }
-    this.changed();
   }
 
   /** Asks for what the state says, unless that was asked already. */

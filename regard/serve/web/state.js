@@ -111,6 +111,7 @@ export class State {
 
   /** Fills in what was left to the page, without a place on the way back. */
   settle(changes) {
+    if (Object.entries(changes).every(([name, value]) => this.values[name] === value)) return;
     this.values = { ...this.values, ...changes };
     history.replaceState(history.state, "", address(this.values));
   }

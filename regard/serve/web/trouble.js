@@ -18,29 +18,26 @@ export function trouble(app, problem, again, { title = null, lead = "" } = {}) {
   );
 }
 
+/** Made once: what was typed stays while the page around it is drawn again. */
+const field = el("input", { type: "password", autocomplete: "off", "aria-label": "API key", key: "api-key" });
+
 /** Asks for the key, and says so where the last one was not taken. */
 function keyForm(app) {
   const refused = remembered() !== "";
-  const field = el("input", {
-    type: "password",
-    autocomplete: "off",
-    "aria-label": "API key",
-    "aria-invalid": refused ? "true" : null,
-    "aria-describedby": refused ? "key-refused" : null,
-    key: "api-key",
-  });
+  field.setAttribute("aria-invalid", String(refused));
   const send = (event) => {
     event.preventDefault();
-    if (!field.value) return field.focus();
-    remember(field.value);
+    const key = field.value;
+    if (!key) return field.focus();
+    field.value = "";
+    remember(key);
     return app.start();
   };
-  const said = refused && el("p", { class: "refused", id: "key-refused", role: "alert", text: "That key was not taken." });
   return el(
     "form",
     { class: "card empty", on: { submit: send } },
     el("h2", { text: "This server wants its API key" }),
-    said,
+    refused && el("p", { class: "refused", role: "alert", text: "That key was not taken." }),
     el("p", {}, field, " ", el("button", { class: "go", text: "Go on" })),
   );
 }
