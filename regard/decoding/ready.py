@@ -53,6 +53,11 @@ def uses_int8(model: Network) -> bool:
     return any(isinstance(getattr(module, "product", None), Int8Product) for module in model.modules())
 
 
+def precision_of(model: Network) -> str:
+    """What the numbers that a model gives were computed in."""
+    return "int8" if uses_int8(model) else str(model.dtype).removeprefix("torch.")
+
+
 def _gains(model: Network) -> bool:
     """Whether int8 is faster: what an encoder reads at once is nearly as fast in float32, and small models wait for Python."""
     wide = isinstance(model, Seq2Seq | LanguageModel) and model.config.width >= NARROW

@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.bundle import outline
 from regard.config import ModelConfig, RnnConfig
 from regard.data.batch import Tokens
+from regard.decoding.ready import precision_of
 from regard.decoding.settings import Beam, Rules, Sampling
 from regard.decoding.tree import Tree
 from regard.door.options import Options, chosen
@@ -324,6 +325,8 @@ def _facts(model: Model) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": model.name,
         "kind": config.kind,
+        "written_in": precision_of(model.network if config.kind == "encoder" else model.writer),
+        "traced_in": precision_of(model.network),
         "verbs": list(model.verbs),
         "languages": list(model.languages),
         "layers": {stack: deep[stack] for stack in stacks},

@@ -57,8 +57,25 @@ def lines_of(text: str) -> Parts:
     gathered = _Gathered()
     for line in BREAK.split(text):
         inner = line.strip()
-        gathered.text(line, inner, lambda translation, _: translation)
+        gathered.text(line, inner, _as_it_is)
     return gathered.parts()
+
+
+def parts_of(text: str, split: Callable[[str], Sequence[tuple[str, str]]]) -> Parts:
+    """Line by line, and each line in the parts that it is translated in, of which `split` gives each with the space after it."""
+    lines = lines_of(text)
+    texts: list[str] = []
+    around = [lines.around[0]]
+    for line, after in zip(lines.texts, lines.around[1:], strict=True):
+        for part, space in split(line):
+            texts.append(part)
+            around.append(space)
+        around[-1] += after
+    return Parts(tuple(texts), tuple(around), (_as_it_is,) * len(texts), (False,) * len(texts))
+
+
+def _as_it_is(translation: str, _: Sequence[Aligned] | None) -> str:
+    return translation
 
 
 def html_of(page: str) -> Parts:

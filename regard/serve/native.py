@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from regard.door import Written
+from regard.door.options import Options
+from regard.door.parts import in_parts, split_of
+from regard.door.writing import language
 from regard.errors import RegardError
 from regard.serve import schemas
 from regard.serve.desk import Answers, Desk, desk_of
+from regard.serve.markup import Parts, parts_of
 from regard.serve.queue import Ask
 from regard.serve.schemas import PROBLEMS
 from regard.serve.security import Json
@@ -20,13 +25,41 @@ router = APIRouter(prefix="/api", tags=["regard"], responses=PROBLEMS)
 TheDesk = Annotated[Desk, Depends(desk_of)]
 
 
-@router.post("/translate", responses={200: {"model": schemas.WrittenAnswers}})
+@router.post("/translate", responses={200: {"model": schemas.TranslatedAnswers}})
 async def translate(asked: schemas.Translate, request: Request, desk: TheDesk) -> Response:
     """Translations, by beam search unless sampling is asked for."""
     name, _ = desk.find(asked.model, "translate")
+    if asked.parts:
+        return await _in_parts(asked, name, request, desk)
     asks = [Ask(text, number=number, to=asked.to, prefix=asked.prefix) for number, text in enumerate(_many(asked.texts))]
     found = await desk.ask(request, name, "translate", asks, attention=asked.alignment or None, **asked.options())
     return _said(found, [_written(answer) for answer in found.answers])
+
+
+async def _in_parts(asked: schemas.Translate, name: str, request: Request, desk: Desk) -> Response:
+    """The same, in parts that can be looked into one by one."""
+    if asked.prefix is not None:
+        raise RegardError("parts and a prefix were asked for, and only one of the parts could begin with it; leave one of the two out")
+    texts = _many(asked.texts)
+    desk.check(texts, len(texts))
+    model = desk.models[name]
+    tag = language(model, asked.to)
+    split = split_of(model, cast(Options, asked.options()))
+
+    def parts(line: str) -> list[tuple[str, str]]:
+        return [(part.text, part.space) for part in in_parts(model, [line], tag, 0, split)[0]]
+
+    taken = await asyncio.to_thread(lambda: [parts_of(text, parts) for text in texts])
+    given = [part for own in taken for part in own.texts]
+    asks = [Ask(part, number=number, to=asked.to) for number, part in enumerate(given)]
+    found = await desk.ask(request, name, "translate", asks, parts_of=len(texts), attention=asked.alignment or None, **asked.options())
+    answers = iter(found.answers)
+    return _said(found, [_parted(own, [next(answers) for _ in own.texts]) for own in taken])
+
+
+def _parted(own: Parts, answers: list[Written]) -> dict[str, Any]:
+    each = [{"given": text} | _written(answer) for text, answer in zip(own.texts, answers, strict=True)]
+    return {"text": own.joined([answer.text for answer in answers]), "parts": each, "around": list(own.around)}
 
 
 @router.post("/generate", responses={200: {"model": schemas.WrittenAnswers}})

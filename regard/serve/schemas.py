@@ -68,6 +68,9 @@ class Translate(Writing):
             description="Each sentence on its own, or texts whole (too long ones in parts, or never); without it, as the model was trained."
         ),
     ] = None
+    parts: Annotated[
+        bool, Field(description="Line by line, as /translate does, with the answer to each part that is translated on its own.")
+    ] = False
 
     def options(self) -> dict[str, Any]:
         return super().options() | ({} if self.split is None else {"split": self.split})
@@ -122,6 +125,18 @@ class WrittenAnswer(Answer):
     parts: list[WrittenAnswer] = []
 
 
+class PartAnswer(WrittenAnswer):
+    given: str  # the part of the text that this is a translation of
+
+
+class PartedAnswer(Answer):
+    """A translation in parts. What stands around them, before the first and after each, is as it was in the text."""
+
+    text: str
+    parts: list[PartAnswer]
+    around: list[str]
+
+
 class LabelledAnswer(Answer):
     label: str
     probability: float
@@ -154,6 +169,10 @@ class Answered(BaseModel):
 
 class WrittenAnswers(Answered):
     answers: list[WrittenAnswer]
+
+
+class TranslatedAnswers(Answered):
+    answers: list[WrittenAnswer | PartedAnswer]  # the latter where parts were asked for
 
 
 class LabelledAnswers(Answered):

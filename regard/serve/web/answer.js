@@ -3,10 +3,10 @@
 import { read } from "./arrays.js";
 import { bars } from "./cards.js";
 import { signed, css } from "./colour.js";
-import { button, el, fixed, fold, formula, intro, table } from "./dom.js";
+import { button, copy, el, fixed, fold, formula, intro, pressed, table } from "./dom.js";
 import { heat, span } from "./draw.js";
 import { stands, told } from "./light.js";
-import { guessed, shown, wordsOf } from "./trace.js";
+import { guessed, shown, unescaped, wordsOf } from "./trace.js";
 
 export const answer = { early: true, draw };
 
@@ -56,7 +56,9 @@ function draw(app) {
         : "Point at a word, or walk through them with Tab.";
   };
   app.pointed(app.resting());
-  return [intro(`answer-${own}`, ...SAYS[own]), ...body(line)];
+  const [says, why] = SAYS[own],
+    more = session.pieces.length > 1 ? " Press another part of the text to look into that one." : "";
+  return [intro(`answer-${own}`, says + more, why), ...body(line)];
 }
 
 function pointedAt(trace, said) {
@@ -85,16 +87,32 @@ function wordButton(app, side, looks, seen, text, extra = {}) {
   const picked = looks.includes(app.state[side]),
     place = looks[0];
   const { class: classes = "", ...rest } = extra;
-  return el("button", {
-    type: "button",
+  return pressed(text, () => app.pick(side, picked ? -1 : place), {
     class: `word ${classes}`,
-    text,
     "aria-pressed": String(picked),
     key: `word-${side}-${place}`,
     ...stands(side, looks, seen),
-    on: { click: () => app.pick(side, picked ? -1 : place) },
     ...rest,
   });
+}
+
+/** A text and the words around it, of which each part that is answered on its own can be picked. */
+function inParts(app, side, texts, now) {
+  const { pieces, around, at } = app.session;
+  if (pieces.length < 2) return now;
+  const other = (text, place) =>
+    pressed(text, () => app.set({ part: place + 1 }), {
+      class: "part",
+      key: `part-${side}-${place}`,
+      title: `part ${place + 1} of ${pieces.length}: look into it`,
+    });
+  return [
+    around[0],
+    texts.map((text, place) => [
+      place === at ? el("span", { class: "part now", "aria-current": "true" }, now) : other(text, place),
+      around[place + 1],
+    ]),
+  ];
 }
 
 /** The text that was read, word by word. */
@@ -102,7 +120,7 @@ function sourceWords(app) {
   const { trace } = app.session,
     { source } = trace.document;
   return running(wordsOf(source.tokens, source.words), ({ places }, text) =>
-    wordButton(app, "source", places, places, text, { class: source.special[places[0]] ? "special" : "" }),
+    wordButton(app, "source", places, places, unescaped(text), { class: source.special[places[0]] ? "special" : "" }),
   );
 }
 
@@ -135,8 +153,9 @@ function spelled(words, text) {
   return words;
 }
 
-function sure(probability) {
-  const warm = signed(-0.55 * (1 - probability));
+/** How a word looks that is so probable. */
+export function sure(probability) {
+  const warm = signed(-0.5 * (1 - probability)); // no stronger, so that ink can be read on it by day and in the dark
   return { style: { "--sure": probability, "--warm": css(warm) }, title: `probability ${fixed(probability)}` };
 }
 
@@ -151,24 +170,51 @@ function written(app, found) {
       seen = trace && !trace.document.source ? word.places.map((place) => place + given) : looks;
     return wordButton(app, "target", looks, seen, text, { class: "sure", ...sure(word.probability) });
   };
+  const { pieces } = app.session,
+    own = running(words, make, verb !== "generate");
   const output = el(
     "p",
     { class: "output", dir: "auto", lang: app.state.to || null, "aria-label": "Answer" },
-    running(words, make, verb !== "generate"),
+    inParts(
+      app,
+      "target",
+      pieces.map(({ answer }) => answer.text),
+      own,
+    ),
   );
   if (verb === "generate") output.prepend(el("span", { class: "prompt" }, prompt(app, trace)));
+  const read =
+    verb === "translate" &&
+    (trace || pieces.length > 1) &&
+    inParts(
+      app,
+      "source",
+      pieces.map(({ given }) => given),
+      trace ? sourceWords(app) : [document.createTextNode(app.session.piece.given)],
+    );
   return (line) => [
     el(
       "div",
-      { class: "card answer" },
-      verb === "translate" && trace && el("p", { class: "input", dir: "auto", "aria-label": "Source" }, sourceWords(app)),
+      { class: pieces.length > 1 ? "card answer long" : "card answer" },
+      read && el("p", { class: "input", dir: "auto", "aria-label": "Source" }, read),
       output,
+      copying(() => (verb === "generate" ? whole(app, found) : app.session.text)),
       line,
       facts(app, found),
       verb === "generate" && another(app),
     ),
     el("div", { class: "columns" }, alternatives(app, found), tokenTable(app, found)),
   ];
+}
+
+/** The prompt and what was written after it. */
+function whole(app, { text }) {
+  const { text: given } = app.session.trace?.document ?? app.state;
+  return given + (!given || /\s$/.test(given) || /^\s/.test(text) ? "" : " ") + text;
+}
+
+function copying(text) {
+  return el("p", { class: "copying" }, copy("Copy", text));
 }
 
 function prompt(app, trace) {
@@ -181,15 +227,26 @@ function prompt(app, trace) {
 }
 
 function facts(app, found) {
-  const parts = [`log P ${fixed(found.log_probability)}`];
-  if (app.session.verb === "translate") parts.push(`score ${fixed(found.score)}`);
+  const { trace, verb, pieces, at } = app.session,
+    parts = pieces.length > 1 ? [`part ${at + 1} of ${pieces.length}`] : [];
+  parts.push(`log P ${fixed(found.log_probability)}`);
+  if (verb === "translate") parts.push(`score ${fixed(found.score)}`);
   parts.push(`${found.tokens.length} tokens`, found.ended ? "ended by itself" : "stopped: it was long enough");
-  const link = (view, text) => button(text, () => app.set({ view }), { class: "link" });
+  if (trace?.model.written_in) parts.push(`written in ${trace.model.written_in}`);
+  const link = (text, changes) => button(text, () => app.set(changes), { class: "link" });
+  const looks = trace?.looks; // what the words here are lit by is what the other view should show
   return el(
     "p",
     { class: "facts" },
     el("span", { text: parts.join(" · ") }),
-    app.session.trace && el("span", {}, link("steps", "how it was found"), " ", link("attention", "all attention")),
+    trace &&
+      el(
+        "span",
+        {},
+        link("how it was found", { view: "steps" }),
+        " ",
+        looks && link("all attention", { view: "attention", kind: looks.kind, layer: looks.layer + 1, head: 0 }),
+      ),
   );
 }
 
@@ -263,6 +320,7 @@ function classify(app, found) {
         el("strong", { text: found.label }),
         el("span", { class: "muted", text: ` ${fixed(found.probability)}` }),
       ),
+      copying(() => found.label),
       app.session.trace && el("p", { class: "input", dir: "auto", "aria-label": "Text" }, sourceWords(app)),
       line,
     ),
@@ -270,16 +328,20 @@ function classify(app, found) {
   ];
 }
 
-/** The text with its best words in place, marked; as it is where they can't be found in it. */
-function filled(text, found) {
-  const between = text.split(/\[MASK\]|<mask>/),
-    best = found.choices.map((choices) => choices[0]);
-  const whole = between.map((part, at) => part + (best[at]?.word ?? "")).join("");
-  if (between.length !== best.length + 1 || whole.trim() !== found.text.trim()) return found.text;
-  return between.flatMap((part, at) => [
-    part,
-    best[at] && el("span", { class: "sure", text: best[at].word, ...sure(best[at].probability) }),
-  ]);
+/** The text with its best words in place, marked: each is the first after what stood before its gap. */
+function filled(given, found) {
+  const between = given.split(/\[MASK\]|<mask>/),
+    parts = [];
+  let at = 0;
+  for (const [place, [best]] of found.choices.entries()) {
+    const before = (between[place] ?? "").trim(),
+      after = before ? found.text.indexOf(before, at) + before.length : at;
+    const from = found.text.indexOf(best.word, after);
+    if (from < 0) return found.text;
+    parts.push(found.text.slice(at, from), el("span", { class: "sure", text: best.word, ...sure(best.probability) }));
+    at = from + best.word.length;
+  }
+  return [...parts, found.text.slice(at)];
 }
 
 function fill(app, found) {
@@ -300,6 +362,7 @@ function fill(app, found) {
       "div",
       { class: "card answer" },
       el("p", { class: "output", dir: "auto", "aria-label": "Answer" }, filled(app.state.text, found)),
+      copying(() => found.text),
       app.session.trace && el("p", { class: "input", dir: "auto", "aria-label": "Text" }, sourceWords(app)),
       line,
     ),

@@ -16,14 +16,39 @@ export function carried() {
   return element ? JSON.parse(element.textContent) : null;
 }
 
+/** The API key to send from now on; without one, none. */
 export function remember(key) {
-  sessionStorage.setItem(KEY, key);
+  try {
+    if (key) sessionStorage.setItem(KEY, key);
+    else sessionStorage.removeItem(KEY);
+  } catch {
+    /* a browser that keeps nothing: it holds for this page */
+  }
+  known = key;
+}
+
+export function remembered() {
+  return known;
+}
+
+let known = stored();
+
+function stored() {
+  try {
+    return sessionStorage.getItem(KEY) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/** Any key as a header can hold it: its bytes, each as the character of that number. */
+function bytes(key) {
+  return String.fromCharCode(...new TextEncoder().encode(key));
 }
 
 export async function ask(path, body, signal) {
   const headers = body ? { "content-type": "application/json" } : {};
-  const key = sessionStorage.getItem(KEY);
-  if (key) headers.authorization = `Bearer ${key}`;
+  if (known) headers.authorization = `Bearer ${bytes(known)}`;
   let response;
   try {
     response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
@@ -73,18 +98,20 @@ export function models(signal) {
   return ask("api/models", null, signal).then((found) => found.models);
 }
 
-/** The answer alone, which is there first. */
+/** The answers alone, which are there first: {pieces: [{given, answer}], around, warnings}. A translation is asked for in parts. */
 export async function answer(state, own, signal) {
   const body = { model: state.model, texts: [state.text], ...options(state, own) };
-  if (own === "translate") Object.assign(body, { alignment: true, ...(state.to ? { to: state.to } : {}) });
+  if (own === "translate") Object.assign(body, { alignment: true, parts: true, ...(state.to ? { to: state.to } : {}) });
   if (own === "fill") body.choices = 8;
-  const found = await ask(`api/${own}`, body, signal);
-  return { ...found, answer: found.answers[0] };
+  const found = await ask(`api/${own}`, body, signal),
+    [said] = found.answers;
+  const pieces = said.parts?.map(({ given, ...rest }) => ({ given, answer: rest })) ?? [{ given: state.text, answer: said }];
+  return { pieces, around: said.around ?? ["", ""], warnings: found.warnings };
 }
 
-/** The trace, or some parts of it. */
-export function trace(state, own, parts, layers, signal) {
-  const body = { model: state.model, text: state.text, verb: own, parts, options: options(state, own) };
+/** The trace of a text, or some parts of it. */
+export function trace(state, text, own, parts, layers, signal) {
+  const body = { model: state.model, text, verb: own, parts, options: options(state, own) };
   if (own === "translate" && state.to) body.to = state.to;
   if (layers) body.layers = layers;
   return ask("api/trace", body, signal);

@@ -2,7 +2,7 @@
 
 import { entropy, largest, sum } from "./arrays.js";
 import { shade, tinted } from "./colour.js";
-import { button, choice, el, fixed, intro, svg, toggle } from "./dom.js";
+import { aside, button, choice, el, fixed, intro, svg, toggle } from "./dom.js";
 import { legend, whenSized } from "./draw.js";
 import { grid } from "./grid.js";
 import { cellChange, cellOf, headOf, kindOf, kindOptions } from "./picks.js";
@@ -15,10 +15,14 @@ const SAYS = {
   decoder: "Masked self-attention in the decoder: each word looks at itself and at the words before it, never at those to come.",
   cross: "Cross-attention: how much each word that is being written (a row) looks at each word of the source (a column).",
 };
-const WHY = [
+const SCALED = [
   "A word's query is compared with every word's key: scores = QKᵀ / √dₖ. Softmax makes each row sum to 1, and the row says how the values are mixed: Attention(Q, K, V) = softmax(QKᵀ / √dₖ) V.",
   "Each head has its own queries, keys and values, so that heads can look for different things at once. The average of all hides that; single heads show it.",
   "A mask sets scores to −∞ before the softmax, which makes those weights 0.",
+];
+const ADDITIVE = [
+  "The decoder's state is compared with each state of the encoder by a small network: score = vᵀ tanh(W s + U h). Softmax makes each row sum to 1, and the row says how the encoder's states are mixed into the context.",
+  "There is one head, and no dot product.",
 ];
 const MANY = 9; // columns whose names stand upright
 
@@ -42,7 +46,8 @@ function draw(app) {
     app.set({ kind, layer: own, head: which });
   };
   return [
-    intro("attention", SAYS[kind], WHY),
+    intro("attention", SAYS[kind], whyOf(record)),
+    aside(trace.pass),
     controls(app, kind, place, single),
     el(
       "div",
@@ -57,6 +62,10 @@ function draw(app) {
       large(app, kind, layer, head),
     ),
   ];
+}
+
+function whyOf({ kind }) {
+  return kind === "additive" ? ADDITIVE : SCALED;
 }
 
 function none(trace) {
@@ -231,23 +240,43 @@ function cell(app, kind, { value, row, column, names, mask, picked, focus, size 
 
 /** How the picked cell came about, in short; the rest is inside. */
 function made(app, kind, weights, { rows, columns }) {
-  const { row, column } = cellOf(app, kind);
+  const { trace } = app.session,
+    { row, column } = cellOf(app, kind),
+    additive = trace.document.attention[kind].kind === "additive";
   if (row < 0 || column < 0 || row >= rows.length || column >= columns.length)
-    return el("p", { class: "facts", text: "Pick a cell to see the dot product that made it." });
-  const value = weights.row(row)[column],
-    single = app.state.head > 0;
-  const text = single
-    ? `${rows[row]} looks at ${columns[column]} with ${fixed(value)}: e to the power of its score, divided by the sum over the row.`
-    : `${rows[row]} looks at ${columns[column]} with ${fixed(value)}, on average. Each head has a weight of its own.`;
-  return el(
-    "div",
-    { class: "made" },
-    el("p", { text }),
-    button("The dot product behind it", () => app.set({ view: "inside", kind, head: app.state.head || 1 }), {
-      class: "link",
-      key: "made",
-    }),
+    return el("p", {
+      class: "facts",
+      text: `Pick a cell to see ${additive ? "what was made of it" : "the dot product that made it"}.`,
+    });
+  const { layer, head } = headOf(app, kind),
+    what = `${rows[row]} looks at ${columns[column]} with ${fixed(weights.row(row)[column])}`;
+  if (additive)
+    return explained(`${what}: by so much its state is part of the context.`, [
+      button("The context", () => app.set({ view: "inside", kind, stage: "context" }), { class: "link", key: "made" }),
+    ]);
+  const inside = (which) => () =>
+    app.set({ view: "inside", kind, layer: layer + 1, head: which + 1, stage: `${kind === "cross" ? "cross" : "self"}-scores` });
+  if (head >= 0 || trace.extent(kind).heads.length === 1)
+    return explained(`${what}: e to the power of its score, divided by the sum over the row.`, [
+      button("The dot product behind it", inside(Math.max(0, head)), { class: "link", key: "made" }),
+    ]);
+  const { heads } = trace.extent(kind),
+    each = heads.map((own) => trace.weights(kind, layer, own).row(row)[column]);
+  return explained(
+    `${what}: the average of its heads, each of which has a weight and a dot product of its own.`,
+    heads.map((own, at) =>
+      button(`head ${own + 1}: ${fixed(each[at])}`, inside(own), {
+        class: "of-head",
+        style: tinted(shade(each[at])),
+        title: `The dot product behind it, in head ${own + 1}`,
+        key: at === largest(each) ? "made" : null,
+      }),
+    ),
   );
+}
+
+function explained(text, links) {
+  return el("div", { class: "made" }, el("p", { text }), el("p", { class: "links" }, links));
 }
 
 function lines(app, kind, weights, { rows, columns }) {

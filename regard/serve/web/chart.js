@@ -7,9 +7,23 @@ import { whenSized } from "./draw.js";
 const DASHES = ["", "6 3", "2 3", "9 3 2 3"];
 const EDGE = { left: 54, right: 14, top: 10, bottom: 34 };
 
-/** `series`: [{name, points: [[x, y], …], band: [[x, low, high], …]}]; `marks`: [[x, name], …] are pointed out on the axis. */
-export function chart({ label, series, x, y, high = 240, key = null, marks = [], zero = false, logarithmic = false }) {
-  const whole = series.filter((own) => own.points.length);
+/**
+ * `series`: [{name, points: [[x, y], …], band: [[x, low, high], …], paint}]; `paint`: the number of its colour and dash, else its place.
+ * `marks`: [[x, name], …] are pointed out on the axis; `reach`: [from, to] of the x axis, so that charts can share it.
+ */
+export function chart({
+  label,
+  series,
+  x,
+  y,
+  high = 240,
+  key = null,
+  marks = [],
+  reach = null,
+  named = false,
+  logarithmic = false,
+}) {
+  const whole = series.filter((own) => own.points.length).map((own, place) => ({ ...own, paint: own.paint ?? place }));
   const drawing = svg("svg", {
     class: "chart",
     role: "img",
@@ -22,15 +36,15 @@ export function chart({ label, series, x, y, high = 240, key = null, marks = [],
   const names = el(
     "ul",
     { class: "names" },
-    whole.map((own, place) => el("li", {}, sample(place), own.name)),
+    whole.map((own) => el("li", {}, sample(own.paint), own.name)),
   );
-  whenSized(drawing, () => draw(drawing, readout, { series: whole, x, high, marks, zero, logarithmic }));
+  whenSized(drawing, () => draw(drawing, readout, { series: whole, x, high, marks, reach, logarithmic }));
   return el(
     "figure",
     { class: "curves" },
     el("figcaption", {}, el("span", {}, el("b", { text: label }), y && ` ${y}`), readout),
     drawing,
-    whole.length > 1 && names,
+    (named || whole.length > 1) && names,
   );
 }
 
@@ -60,14 +74,16 @@ function sample(place) {
   );
 }
 
-function draw(drawing, readout, { series, x, high, marks, zero, logarithmic }) {
+function draw(drawing, readout, { series, x, high, marks, reach, logarithmic }) {
   const wide = drawing.getBoundingClientRect().width;
   if (!wide || !series.length) return;
   const points = series.flatMap((own) => own.points),
     ends = series.flatMap((own) => (own.band ?? []).flatMap(([, low, top]) => [low, top]));
   const level = (value) => (logarithmic ? Math.log10(Math.max(value, 1e-12)) : value);
-  const across = extent(points.map(([at]) => at)),
-    up = extent([...points.map(([, value]) => level(value)), ...ends, ...(zero ? [0] : [])], 0.04);
+  const across = extent(reach ?? points.map(([at]) => at)),
+    values = points.map(([, value]) => level(value)),
+    floor = !logarithmic && Math.min(...values, ...ends) >= 0 ? 0 : -Infinity; // what is never below 0 has no axis that is
+  const up = extent([...values, ...ends], 0.04, floor);
   const toX = (value) => EDGE.left + ((value - across[0]) / (across[1] - across[0])) * (wide - EDGE.left - EDGE.right);
   const toY = (value) => high - EDGE.bottom - ((level(value) - up[0]) / (up[1] - up[0])) * (high - EDGE.top - EDGE.bottom);
   drawing.setAttribute("viewBox", `0 0 ${wide} ${high}`);
@@ -86,14 +102,14 @@ function draw(drawing, readout, { series, x, high, marks, zero, logarithmic }) {
       svg("text", { class: "tick", x: toX(at) + 4, y: EDGE.top + 12, text: name }),
     );
   }
-  series.forEach((own, place) => parts.push(...curve(own, place, toX, toY)));
+  series.forEach((own) => parts.push(...curve(own, toX, toY)));
   const rule = svg("line", { class: "pointer", y1: EDGE.top, y2: high - EDGE.bottom, visibility: "hidden" });
   drawing.replaceChildren(...parts, rule);
   listen(drawing, readout, rule, series, x, toX);
 }
 
-function curve({ points, band }, place, toX, toY) {
-  const stroke = colours()[place % 8],
+function curve({ points, band, paint }, toX, toY) {
+  const stroke = colours()[paint % 8],
     parts = [];
   if (band) {
     const way = [...band.map(([at, , top]) => [at, top]), ...[...band].reverse().map(([at, low]) => [at, low])];
@@ -109,7 +125,7 @@ function curve({ points, band }, place, toX, toY) {
       stroke,
       "stroke-width": 2,
       "stroke-linejoin": "round",
-      "stroke-dasharray": DASHES[Math.floor(place / 2) % 4],
+      "stroke-dasharray": DASHES[Math.floor(paint / 2) % 4],
     }),
   );
   if (points.length <= 24)
@@ -152,12 +168,12 @@ function listen(drawing, readout, rule, series, x, toX) {
   };
 }
 
-function extent(values, room = 0) {
+function extent(values, room = 0, floor = -Infinity) {
   const finite = values.filter(Number.isFinite),
     low = Math.min(...finite),
     high = Math.max(...finite);
-  if (low === high) return [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
-  return [low - (high - low) * room, high + (high - low) * room];
+  const beyond = low === high ? (Math.abs(low) || 1) * 0.1 : (high - low) * room;
+  return [Math.max(floor, low - beyond), high + beyond];
 }
 
 /** Round numbers on an axis, with as many places as they differ in. */
@@ -184,9 +200,13 @@ function powers([low, high]) {
   const digits = high - low > 4 ? [1] : high - low > 0.6 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9],
     found = [];
   for (let power = Math.floor(low); power <= high; power += 1) for (const digit of digits) found.push(digit * 10 ** power);
-  return found
-    .filter((value) => Math.log10(value) >= low && Math.log10(value) <= high)
-    .map((value) => [value, short(value).replace(/\.?0+$/, "")]);
+  return found.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high).map((value) => [value, plain(value)]);
+}
+
+/** A number without places that say nothing: 0.5, 20, 1,000. */
+function plain(value) {
+  const text = short(value);
+  return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
 }
 
 /** The same as a table, for those who would rather read. */

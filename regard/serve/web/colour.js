@@ -3,7 +3,15 @@
 
 const STEPS = 256;
 
+/** What is printed is drawn as by day. */
+const paper = { now: false };
+
+export function onPaper(now) {
+  paper.now = now;
+}
+
 export function isDark() {
+  if (paper.now) return false;
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }

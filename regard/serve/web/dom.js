@@ -84,6 +84,54 @@ export function button(text, press, properties = {}) {
   return el("button", { type: "button", text, on: { click: press }, ...properties });
 }
 
+/** Text that can be pressed, and selected and copied like any other: what a button's label never can. */
+export function pressed(text, press, { on, ...properties } = {}) {
+  const act = (event) => {
+    if (event.detail > 1 || String(getSelection())) return; // somebody is selecting
+    press();
+  };
+  const keydown = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    event.stopPropagation();
+    press();
+  };
+  return el("span", { role: "button", tabindex: "0", text, ...properties, on: { click: act, keydown, ...on } });
+}
+
+/** A button that puts a text into the clipboard, and says that it did. */
+export function copy(label, text) {
+  const made = button(label, async () => {
+    const done = await copied(text());
+    made.textContent = done ? "Copied" : "Select it, and copy by hand";
+    say(made.textContent);
+    setTimeout(() => (made.textContent = label), 1600);
+  });
+  made.dataset.key = "copy";
+  return made;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return copiedByHand(text); // a page that came without https, from another machine
+  }
+}
+
+function copiedByHand(text) {
+  const field = el("textarea", { class: "unseen", readonly: true }),
+    before = document.activeElement;
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  before?.focus();
+  return done;
+}
+
 /** Something that unfolds; it stays as it was when the view is drawn again. */
 const unfolded = new Set(["tokens"]);
 export function fold(name, summary, make, properties = {}) {
@@ -92,7 +140,7 @@ export function fold(name, summary, make, properties = {}) {
     { ...properties, open: unfolded.has(name) },
     el("summary", { text: summary, key: `fold-${name}` }),
   );
-  const fill = () => details.childElementCount === 1 && details.append(...[make()].flat());
+  const fill = () => details.childElementCount === 1 && details.append(...[make()].flat().filter(Boolean));
   if (details.open) fill();
   details.addEventListener("toggle", () => {
     if (details.open) {
@@ -111,6 +159,11 @@ export function intro(name, sentence, why) {
     el("p", { text: sentence }),
     fold(`why-${name}`, "Why", () => why.map((text) => el("p", { text })), { class: "why" }),
   );
+}
+
+/** A line about what is shown, where there is something to say. */
+export function aside(text) {
+  return text ? el("p", { class: "aside", text }) : null;
 }
 
 /** That something is being done; there at once. */

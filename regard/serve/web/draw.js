@@ -12,6 +12,11 @@ export function whenSized(element, draw) {
   sizes.observe(element);
 }
 
+/** Draws all of them now, where nobody can wait for it: the browser is about to print. */
+export function drawNow() {
+  for (const element of document.querySelectorAll("canvas, svg, .scroll, .field")) watched.get(element)?.();
+}
+
 /** How far a scale around 0 should reach: to the largest, unless a few stand out so far that the rest would be pale. */
 export function span(...lists) {
   let most = 1e-9,

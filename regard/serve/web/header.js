@@ -2,16 +2,8 @@
 
 import { isDark } from "./colour.js";
 import { button, count, el, svg } from "./dom.js";
-import { address } from "./state.js";
+import { VIEWS, address } from "./state.js";
 
-export const VIEWS = {
-  answer: "Answer",
-  attention: "Attention",
-  steps: "Steps",
-  inside: "Inside",
-  positions: "Positions",
-  runs: "Runs",
-};
 const THEME = "regard-theme";
 
 /** Light or dark as chosen here before; else as the system says. */

@@ -2,16 +2,17 @@
 
 import { add, normed, read } from "./arrays.js";
 import { bars, nothing, stage } from "./cards.js";
-import { button, choice, count, el, fixed, intro, working } from "./dom.js";
+import { aside, button, choice, count, el, fixed, intro, working } from "./dom.js";
 import { attentionStages, feedforwardStages, normStage, onward } from "./sublayer.js";
-import { cellOf } from "./picks.js";
+import { cellOf, insideHead } from "./picks.js";
 import { shown } from "./trace.js";
+import { trouble } from "./trouble.js";
 
 export const inside = { draw };
 
 const WHY = [
   "A word is a vector. In each layer it looks at the other words (attention), takes in what it found (add & norm), and is worked on by itself (feed-forward). What comes out has the shape of what went in, so layers can be stacked.",
-  "All numbers are those the model worked with, vectors rounded to half precision. Blue is above 0, orange below; the strips of one stage share a scale.",
+  "Vectors are rounded to half precision on their way here. Blue is above 0, orange below; the strips of one stage share a scale.",
 ];
 
 /** Where we are: the stack, layer and head (from 0), and the word's position. */
@@ -31,7 +32,7 @@ function place(app) {
     side,
     at,
     layer: Math.min(state.layer, model.layers[stack]) - 1,
-    head: Math.max(0, Math.min(state.head || 1, model.heads ?? 1) - 1),
+    head: insideHead(app),
   };
 }
 
@@ -41,17 +42,17 @@ function draw(app) {
     here = place(app),
     name = word(trace, here);
   const says = intro("inside", `The way of ${name} through layer ${here.layer + 1} of the ${here.stack}, number by number.`, WHY);
-  const found = session.inside(app.state, here.layer);
+  const found = session.inside(here.layer);
   const rest = found.working
     ? [working("The vectors of this layer are on their way")]
     : found.problem
-      ? [el("p", { class: "card trouble", role: "alert", text: found.problem.message })]
+      ? [trouble(app, found.problem, () => app.retry())]
       : stages(app, found.trace, here);
-  return [says, controls(app, here), ...rest];
+  return [says, aside(trace.pass), controls(app, here), ...rest];
 }
 
 function word(trace, { stack, side, at }) {
-  const own = shown(trace.document[side].tokens[at]);
+  const own = trace.labels[side][at];
   return stack === "decoder"
     ? `position ${at} (reads “${own}”, writes “${trace.labels.next[at]}”)`
     : `“${own}” at position ${at}`;

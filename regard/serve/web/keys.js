@@ -1,7 +1,7 @@
 // What keys do, everywhere in the page, and the list of them.
 
 import { button, el } from "./dom.js";
-import { VIEWS } from "./header.js";
+import { VIEWS } from "./state.js";
 
 const KEYS = [
   ["1 … 6", "the views: Answer, Attention, Steps, Inside, Positions, Runs"],

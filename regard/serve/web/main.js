@@ -3,17 +3,19 @@
 import { answer } from "./answer.js";
 import { attention } from "./attention.js";
 import { button, el, say, working } from "./dom.js";
-import { whenSized } from "./draw.js";
-import { VIEWS, dress, header } from "./header.js";
+import { isDark, onPaper } from "./colour.js";
+import { drawNow, whenSized } from "./draw.js";
+import { dress, header } from "./header.js";
 import { inside } from "./inside.js";
 import { help, listenToKeys } from "./keys.js";
+import { looksOf } from "./picks.js";
 import { positions } from "./positions.js";
 import { runs } from "./runs.js";
 import { Sentence, listenToPointing, strips } from "./sentence.js";
 import { Session } from "./session.js";
-import { State } from "./state.js";
+import { State, VIEWS } from "./state.js";
 import { play, steps } from "./steps.js";
-import { remember } from "./api.js";
+import { trouble } from "./trouble.js";
 
 const DRAWN = { answer, attention, steps, inside, positions, runs };
 const EXAMPLES = {
@@ -34,6 +36,8 @@ class App {
     this.rest = listenToPointing(this);
     listenToKeys(this);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    for (const [type, now] of Object.entries({ beforeprint: true, afterprint: false }))
+      addEventListener(type, () => this.print(now));
     document.querySelector(".skip").addEventListener("click", (event) => {
       event.preventDefault();
       document.getElementById("view").focus();
@@ -45,10 +49,11 @@ class App {
   }
 
   async start() {
-    this.draw();
     const { session } = this;
+    session.problem = null;
+    if (!session.carried) session.asked = ""; // whatever could not be had before
+    this.draw();
     if (!session.carried) await session.loadModels();
-    if (session.models) this.settle();
     this.changed();
   }
 
@@ -94,7 +99,17 @@ class App {
     this.session.ask(this.state, true);
   }
 
+  /** Asks once more for what of this could not be had; so does coming back to a view. */
+  retry() {
+    this.session.forgive();
+    this.session.ask(this.state);
+    this.redraw();
+  }
+
   changed() {
+    if (this.session.models) this.settle();
+    if (this.shown !== this.state.view) this.session.forgive();
+    this.shown = this.state.view;
     this.session.ask(this.state);
     this.redraw();
   }
@@ -129,9 +144,18 @@ class App {
   resting() {
     const { target, source, view } = this.state,
       words = this.session.trace?.document.target?.next_words;
-    if (target < 0) return source >= 0 ? `source:${source}` : null;
+    if (target < 0 || looksOf(this)?.from === "source") return source >= 0 ? `source:${source}` : null;
     if (view !== "answer" || !words) return `target:${target}`;
     return `target:${[...words.keys()].filter((place) => words[place] === words[target]).join(",")}`; // all of the word
+  }
+
+  /** In the dark it is drawn anew for paper, and again when that is done. */
+  print(now) {
+    onPaper(false);
+    if (!isDark()) return;
+    onPaper(now);
+    this.draw();
+    drawNow();
   }
 
   redraw() {
@@ -145,8 +169,9 @@ class App {
 
   draw() {
     const focus = this.focus ?? document.activeElement?.dataset?.key,
-      scrolled = scrolls();
-    const view = this.state.view in DRAWN ? this.state.view : "answer";
+      scrolled = scrolls(),
+      selected = selection();
+    const { view } = this.state;
     this.pointed = null;
     document.getElementById("header").replaceChildren(...header(this));
     const place = document.getElementById("sentence");
@@ -165,8 +190,61 @@ class App {
       document.querySelector(`[aria-label="${CSS.escape(label)}"].scroll`)?.scrollTo(left, top);
     if (focus && document.activeElement?.dataset?.key !== focus)
       document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
+    if (document.activeElement === document.body) main.querySelector("[data-key=api-key]")?.focus();
+    select(selected);
+    this.lead(main);
     this.rest();
   }
+
+  /** To the stage that a link led to, or to where this place was scrolled, once it is there. */
+  lead(main) {
+    const { store } = this,
+      busy = main.querySelector(".working") !== null;
+    const stage = store.goal && document.getElementById(`stage-${store.goal}`);
+    if (stage) {
+      stage.setAttribute("tabindex", "-1");
+      stage.scrollIntoView({ block: "start" });
+      stage.focus({ preventScroll: true });
+      store.goal = "";
+      return;
+    }
+    if (!busy) store.goal = "";
+    if (store.scroll === null) return;
+    const most = document.documentElement.scrollHeight - innerHeight;
+    if (busy && most < store.scroll) return;
+    scrollTo({ top: store.scroll, behavior: "instant" });
+    store.scroll = null;
+  }
+}
+
+/** What is selected of the answer, as places in its text; drawing it again would let go of it. */
+function selection() {
+  const output = document.querySelector(".output"),
+    own = getSelection();
+  if (!output || own.isCollapsed || !own.rangeCount) return null;
+  const range = own.getRangeAt(0);
+  if (!output.contains(range.startContainer) || !output.contains(range.endContainer)) return null;
+  const before = document.createRange();
+  before.selectNodeContents(output);
+  before.setEnd(range.startContainer, range.startOffset);
+  const start = before.toString().length;
+  return { start, end: start + range.toString().length, text: output.textContent };
+}
+
+function select(wanted) {
+  const output = document.querySelector(".output");
+  if (!wanted || output?.textContent !== wanted.text) return;
+  const range = document.createRange(),
+    texts = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
+  let at = 0;
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    const next = at + node.length;
+    if (wanted.start >= at && wanted.start < next) range.setStart(node, wanted.start - at);
+    if (wanted.end > at && wanted.end <= next) range.setEnd(node, wanted.end - at);
+    at = next;
+  }
+  getSelection().removeAllRanges();
+  getSelection().addRange(range);
 }
 
 /** Where the tokens stand; what sticks below them must know how high they are. */
@@ -194,7 +272,8 @@ function content(app, view) {
   const { session, state } = app,
     parts = [];
   if (view.free) return view.draw(app);
-  if (session.problem) return [trouble(app, session.problem)];
+  if (session.problem)
+    return [trouble(app, session.problem, () => (session.models ? app.again() : app.start()), { title: "That did not work" })];
   if (!session.models) return [working("Looking which models there are")];
   const card = session.card(state);
   if (!card && !session.carried) return [unknown(app)];
@@ -238,41 +317,8 @@ function unknown(app) {
   );
 }
 
-function trouble(app, problem) {
-  if (problem.status === 401) return keyForm(app);
-  const again = () => (app.session.models ? app.again() : app.start());
-  return el(
-    "div",
-    { class: "card trouble", role: "alert" },
-    el("h2", { text: "That did not work" }),
-    el("p", { text: problem.message }),
-    button("Try again", again, { class: "go", key: "again" }),
-  );
-}
-
 function noTrace(app) {
-  const { message } = app.session.traceProblem;
-  return el(
-    "div",
-    { class: "card trouble", role: "alert" },
-    el("p", { text: `How the answer came about can't be shown: ${message}` }),
-    button("Try again", () => app.again(), { key: "again" }),
-  );
-}
-
-function keyForm(app) {
-  const field = el("input", { type: "password", autocomplete: "off", "aria-label": "API key", key: "api-key" });
-  const send = (event) => {
-    event.preventDefault();
-    remember(field.value);
-    app.start();
-  };
-  return el(
-    "form",
-    { class: "card empty", on: { submit: send } },
-    el("h2", { text: "This server wants its API key" }),
-    el("p", {}, field, " ", el("button", { class: "go", text: "Go on" })),
-  );
+  return trouble(app, app.session.traceProblem, () => app.retry(), { lead: "How the answer came about can't be shown: " });
 }
 
 dress();

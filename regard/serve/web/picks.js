@@ -13,6 +13,27 @@ export function headOf(app, kind) {
   return { layer, head: app.state.head === 0 ? -1 : heads[Math.min(app.state.head, heads.length) - 1] };
 }
 
+/** What the lights of a view show: the attention that is drawn below them, and elsewhere how the model looked while it wrote. */
+export function looksOf(app) {
+  const {
+    session: { trace },
+    state: { view },
+  } = app;
+  if (!trace || (view !== "attention" && view !== "inside")) return trace?.looks ?? null;
+  const kind = kindOf(app);
+  if (!kind) return null;
+  const { layer, head } = headOf(app, kind),
+    which = view === "inside" ? insideHead(app) : head;
+  const weights = trace.weights(kind, layer, which),
+    { query, key } = trace.axes(kind);
+  return weights && { weights, from: query, side: key, first: 0, kind, layer, head: which };
+}
+
+/** The head that is looked inside, counted from 0: an average has no dot product. */
+export function insideHead(app) {
+  return Math.max(0, Math.min(app.state.head || 1, app.session.trace.model.heads ?? 1) - 1);
+}
+
 /** The picked row and column, −1 where none is. */
 export function cellOf(app, kind) {
   const { state } = app;

@@ -4,6 +4,7 @@ import { Tensor, length, product, read, sum } from "./arrays.js";
 import { chart, numbers } from "./chart.js";
 import { choice, el, fixed, fold, formula, intro, working } from "./dom.js";
 import { heat, legend, span } from "./draw.js";
+import { trouble } from "./trouble.js";
 
 export const positions = { draw };
 
@@ -40,14 +41,14 @@ const SCHEMES = {
 };
 
 function draw(app) {
-  const found = app.session.schemes(app.state),
+  const found = app.session.schemes(),
     says = intro(
       "positions",
       "How a model knows where a word stands: one row for each position, one column for each number.",
       WHY,
     );
   if (found.working) return [says, working("The schemes are on their way")];
-  if (found.problem) return [says, el("p", { class: "card trouble", role: "alert", text: found.problem.message })];
+  if (found.problem) return [says, trouble(app, found.problem, () => app.retry())];
   const { schemes, model } = found.trace.document;
   if (!schemes) return [says, el("p", { class: "card", text: "The schemes are not in this trace." })];
   const there = Object.keys(SCHEMES)

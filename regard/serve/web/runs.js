@@ -1,18 +1,20 @@
 // Runs: the curves of trainings, while they are written.
 
-import { ask } from "./api.js";
+import { ask, remembered } from "./api.js";
 import { chart } from "./chart.js";
-import { button, count, el, fold, intro, short, table, working } from "./dom.js";
+import { count, el, fold, intro, short, table, working } from "./dom.js";
+import { trouble } from "./trouble.js";
 
 export const runs = { free: true, draw };
 
 const EVERY = 3000; // milliseconds between looks
 const MOST = 500; // points of a curve
-const known = { list: null, records: new Map(), problem: null, timer: null, busy: false };
+const known = { list: null, records: new Map(), problem: null, key: "", timer: null, busy: false };
 const WHY = [
   "Loss is the mean of −log p of the right word: what training makes smaller. On text that was kept apart (dev) it says whether what was learned holds elsewhere; where it rises while the loss in training falls, the model learns by heart.",
   "BLEU compares translations with those of people, word sequence by word sequence. Tokens a second is how fast the machine learns.",
 ];
+const COLOURS = { train: 0, dev: 1, test: 2 }; // the same in every chart
 const FIGURES = [
   ["Loss", "loss"],
   ["BLEU", "bleu"],
@@ -32,16 +34,11 @@ function draw(app) {
     ];
   watch(app);
   const says = intro("runs", "Trainings in their folder, as they are written: the newest first.", WHY);
-  if (known.problem)
-    return [
-      says,
-      el(
-        "div",
-        { class: "card trouble", role: "alert" },
-        el("p", { text: known.problem.message }),
-        button("Try again", () => look(app), { key: "again" }),
-      ),
-    ];
+  if (known.problem && known.key !== remembered()) {
+    known.problem = null; // asked with another key
+    look(app);
+  }
+  if (known.problem) return [says, trouble(app, known.problem, () => look(app))];
   if (!known.list) return [says, working("Looking for trainings")];
   if (!known.list.length) return [says, none()];
   const own = known.list.find((run) => run.name === app.state.run) ?? known.list[0];
@@ -63,7 +60,7 @@ function watch(app) {
   if (known.timer) return;
   known.timer = setInterval(() => {
     if (app.state.view === "runs") {
-      if (!document.hidden) look(app);
+      if (!document.hidden && known.problem?.status !== 401) look(app);
       return;
     }
     clearInterval(known.timer);
@@ -83,7 +80,7 @@ async function look(app) {
     const own = known.list.find((run) => run.name === app.state.run) ?? known.list[0];
     if (own) news = await follow(own.name);
   } catch (problem) {
-    known.problem = problem;
+    [known.problem, known.key] = [problem, remembered()];
   }
   known.busy = false;
   if (app.state.view === "runs" && (news || before !== JSON.stringify([known.list, known.problem?.message]))) app.redraw();
@@ -144,7 +141,9 @@ function ago(seconds) {
 function figures(own) {
   const records = known.records.get(own.name)?.records;
   if (!records) return working("Reading its figures");
-  const charts = FIGURES.map(([label, field, logarithmic]) => curves(label, field, records, logarithmic)).filter(Boolean);
+  const steps = records.map((record) => record.step).filter(Number.isFinite),
+    reach = steps.length ? [Math.min(...steps), Math.max(...steps)] : null; // of every chart, so that they can be compared
+  const charts = FIGURES.map(([label, field, logarithmic]) => curves(label, field, records, reach, logarithmic)).filter(Boolean);
   if (!charts.length)
     return el("p", { class: "card", text: "It has not written any figures yet; they appear here when it does." });
   return el(
@@ -160,7 +159,7 @@ function figures(own) {
 }
 
 /** A figure in training and on dev; also its parts, such as BLEU by language. */
-function curves(label, field, records, logarithmic) {
+function curves(label, field, records, reach, logarithmic) {
   const series = new Map();
   for (const record of records) {
     for (const [name, value] of Object.entries(record)) {
@@ -176,8 +175,13 @@ function curves(label, field, records, logarithmic) {
     }
   }
   if (!series.size) return null;
-  const lines = [...series].map(([name, points]) => ({ name, points: thinned(points) }));
-  return chart({ label, series: lines, x: "step", y: "", high: 220, key: `chart-${field}`, logarithmic });
+  const others = [...series.keys()].filter((name) => !(name in COLOURS));
+  const lines = [...series].map(([name, points]) => ({
+    name,
+    points: thinned(points),
+    paint: COLOURS[name] ?? Object.keys(COLOURS).length + others.indexOf(name),
+  }));
+  return chart({ label, series: lines, x: "step", y: "", high: 220, key: `chart-${field}`, reach, named: true, logarithmic });
 }
 
 function thinned(points) {

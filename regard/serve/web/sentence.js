@@ -1,8 +1,9 @@
 // The sentence: what is asked, and in every view the tokens of what was read and written, to be pointed at and picked.
 
-import { el, fixed } from "./dom.js";
+import { button, el, fixed } from "./dom.js";
 import { verb } from "./api.js";
 import { light, stands } from "./light.js";
+import { looksOf } from "./picks.js";
 
 const DOES = { translate: "Translate", generate: "Go on", classify: "Classify", fill: "Fill in", embed: "Read" };
 const HINTS = {
@@ -138,27 +139,70 @@ export class Sentence {
   }
 }
 
-/** The tokens that were read and written, as rows of buttons. */
+/** The tokens that were read and written, as rows of buttons; before them, which part of a longer text they are of. */
 export function strips(app) {
-  const { trace } = app.session,
-    rows = [];
+  const { trace, pieces } = app.session,
+    rows = pieces.length > 1 ? [turning(app)] : [];
   if (!trace) return rows;
-  const { source, target } = trace.document;
+  const { source, target } = trace.document,
+    looks = looksOf(app);
   if (source) rows.push(strip(app, "source", target ? "source" : "text", trace.labels.source, source));
-  if (source && target)
-    rows.push(strip(app, "target", "target", trace.labels.next, { special: target.next_special, words: target.next_words }));
-  else if (target) rows.push(strip(app, "target", "text", trace.labels.target, target));
+  if (target) rows.push(targetStrip(app, looks));
+  if (looks && rows.length) rows.push(el("p", { class: "strip-light", text: `light: ${trace.lightName(looks)}` }));
   return rows;
+}
+
+/** In cross-attention words look while they are written, in the decoder's own where they are read. */
+function targetStrip(app, looks) {
+  const { trace } = app.session,
+    { target, source } = trace.document;
+  const written = { special: target.next_special, words: target.next_words };
+  if (source && !(looks?.kind === "decoder")) return strip(app, "target", "target", trace.labels.next, written);
+  const made = strip(app, "target", source ? "target" : "text", trace.labels.target, target);
+  const last = target.next_special.at(-1)
+    ? null
+    : el("span", {
+        class: "token written last",
+        text: trace.labels.next.at(-1),
+        title: "written last, and read no more",
+        dir: "auto",
+      });
+  if (last) made.lastChild.append(last);
+  return made;
+}
+
+/** From one part of a longer text to the next. */
+function turning(app) {
+  const { pieces, at } = app.session,
+    go = (to) => () => app.set({ part: to + 1 });
+  return el(
+    "div",
+    { class: "strip-row", role: "group", "aria-label": "Parts of the text" },
+    el("span", { class: "strip-name", text: "part" }),
+    el(
+      "div",
+      { class: "tokens turning" },
+      button("◀", go(at - 1), { class: "token", key: "part-before", disabled: at === 0, "aria-label": "The part before" }),
+      el("span", { text: `${at + 1} of ${pieces.length}`, role: "status" }),
+      button("▶", go(at + 1), {
+        class: "token",
+        key: "part-next",
+        disabled: at === pieces.length - 1,
+        "aria-label": "The next part",
+      }),
+    ),
+  );
 }
 
 function strip(app, side, name, labels, { special, words }) {
   const { trace } = app.session,
     picked = app.state[side],
-    chosen = trace.document.output?.chosen;
+    chosen = trace.document.output?.chosen,
+    reads = labels === trace.labels.target;
   const buttons = labels.map((text, place) => {
     const classes = ["token", special[place] && "special", place > 0 && words[place] === words[place - 1] && "joined"];
-    if (side === "target" && !trace.document.source && place >= trace.given) classes.push("written");
-    const sure = side === "target" && trace.document.source ? chosen?.[place]?.probability : undefined;
+    if (side === "target" && reads && place >= trace.given) classes.push("written");
+    const sure = side === "target" && !reads ? chosen?.[place]?.probability : undefined;
     const title = sure === undefined ? `position ${place}` : `position ${place}, probability ${fixed(sure)}`;
     return el("button", {
       type: "button",
@@ -195,11 +239,11 @@ function along(event, app, side, end) {
 
 /** Lights what the word under the pointer, or the picked one, looked at. */
 export function listenToPointing(app) {
-  const rest = () => light(app.session.trace, app.resting());
+  const rest = () => light(looksOf(app), app.resting());
   const point = (event) => {
     const element = event.target.closest?.("[data-looks]");
     if (!element) return;
-    light(app.session.trace, element.dataset.looks);
+    light(looksOf(app), element.dataset.looks);
     app.pointed?.(element.dataset.looks);
   };
   const leave = (event) => {

@@ -1,4 +1,4 @@
-// What was asked, and what has come of it so far: models, an answer, a trace, the parts of it that are asked for later.
+// What was asked, and what has come of it so far: models, answers, traces, the parts of a trace that are asked for later.
 
 import * as api from "./api.js";
 import { ASKED } from "./state.js";
@@ -7,6 +7,11 @@ import { Trace } from "./trace.js";
 const FIRST = ["search", "output", "weights"]; // what most views need
 const DEEP = ["scores", "qkv", "vectors", "inner"];
 const ALL_AT_ONCE = 1.5e6; // numbers: a smaller model's layers come together
+
+/** A part of the text that is answered on its own, and what is known of it. */
+function piece(given, answer, trace = null) {
+  return { given, answer, trace, working: false, problem: null, later: new Map() };
+}
 
 export class Session {
   /** `changed` is called whenever there is something new to show. */
@@ -22,18 +27,42 @@ export class Session {
 
   forget() {
     this.asked = "";
-    this.verb = this.answer = this.trace = this.traceProblem = null;
+    this.verb = null;
     this.warnings = [];
-    this.parts = new Map(); // later parts of the trace, by name
+    this.pieces = []; // a line, or a sentence of a long one, each
+    this.around = [""]; // what stands before, between and after them
+    this.at = 0; // which of them is looked into
     this.stop?.abort();
-    this.working = false;
+    this.looking?.abort();
+    this.answering = false;
   }
 
   carry(document) {
     this.models = [document.model];
-    this.trace = new Trace(document);
-    this.answer = document.answer;
+    this.pieces = [piece(document.text, document.answer, new Trace(document))];
+    this.around = ["", ""];
     this.verb = document.verb;
+  }
+
+  get piece() {
+    return this.pieces[this.at] ?? null;
+  }
+  get answer() {
+    return this.piece?.answer ?? null;
+  }
+  get trace() {
+    return this.piece?.trace ?? null;
+  }
+  get traceProblem() {
+    return this.piece?.problem ?? null;
+  }
+  get working() {
+    return this.answering || (this.piece?.working ?? false);
+  }
+
+  /** The whole answer, each part of it where the part of the text stood. */
+  get text() {
+    return this.around[0] + this.pieces.map((own, place) => own.answer.text + this.around[place + 1]).join("");
   }
 
   card(state) {
@@ -47,61 +76,87 @@ export class Session {
     } catch (problem) {
       this.problem = problem;
     }
-    this.changed();
   }
 
   /** Asks for what the state says, unless that was asked already. */
   async ask(state, again = false) {
     if (this.carried || !this.models) return;
+    this.state = state;
     const wanted = JSON.stringify(ASKED.map((name) => state[name]));
-    if (wanted === this.asked && !again) return;
+    if (wanted === this.asked && !again) return this.turn();
     this.forget();
     this.problem = null;
     this.asked = wanted;
     const card = this.card(state);
     if (!card || !state.text.trim()) return;
     this.verb = api.verb(card, state.text);
-    this.working = true;
-    const stop = (this.stop = new AbortController());
+    this.answering = true;
+    const { signal } = (this.stop = new AbortController());
     this.changed();
     try {
-      const found = this.verb === "embed" ? null : await api.answer(state, this.verb, stop.signal);
-      if (found) [this.answer, this.warnings] = [found.answer, found.warnings ?? []];
-      this.changed();
-      await this.follow(state, stop.signal);
+      const found = await this.answers(state, signal);
+      this.pieces = found.pieces.map(({ given, answer }) => piece(given, answer));
+      [this.around, this.warnings] = [found.around, found.warnings];
     } catch (problem) {
       if (problem.name === "AbortError") return;
       this.problem = problem;
     }
-    if (stop.signal.aborted) return;
-    this.working = false;
+    if (signal.aborted) return;
+    this.answering = false;
+    this.turn();
     this.changed();
   }
 
+  answers(state, signal) {
+    if (this.verb !== "embed") return api.answer(state, this.verb, signal);
+    return { pieces: [{ given: state.text, answer: null }], around: ["", ""], warnings: [] }; // its trace has it
+  }
+
+  /** Looks into the part that the state says, unless that was done already. */
+  turn() {
+    if (this.answering || !this.pieces.length) return;
+    this.at = Math.min(this.pieces.length, Math.max(1, this.state.part)) - 1;
+    const { piece: own } = this;
+    if (!own.trace && !own.working && !own.problem) this.look(own);
+  }
+
   /** The trace, after the answer: where it can't be had, the answer stays. */
-  async follow(state, signal) {
+  async look(own) {
+    this.looking?.abort(); // nobody waits for the part that was picked before
+    const { signal } = (this.looking = new AbortController());
+    own.working = true;
     try {
-      this.trace = new Trace(await api.trace(state, this.verb, FIRST, null, signal));
-      this.answer = this.trace.answer;
+      own.trace = new Trace(await api.trace(this.state, own.given, this.verb, FIRST, null, signal));
+      own.answer = own.trace.answer;
     } catch (problem) {
-      if (problem.name === "AbortError") throw problem;
-      this.traceProblem = problem;
+      if (problem.name !== "AbortError") own.problem = problem;
     }
+    own.working = false;
+    this.changed();
+  }
+
+  /** Forgets what could not be had, so that it is asked for again where it is needed. */
+  forgive() {
+    const own = this.piece;
+    if (!own) return;
+    own.problem = null;
+    for (const [key, found] of own.later) if (found.problem) own.later.delete(key);
   }
 
   /** A trace with more parts, asked for where it is not here yet: {trace} or {working} or {problem}. */
-  more(state, name, parts, layers) {
-    const key = `${name} ${layers ?? ""}`;
-    if (!this.parts.has(key)) this.fetch(state, key, parts, layers);
-    return this.parts.get(key);
+  more(name, parts, layers) {
+    const key = `${name} ${layers ?? ""}`,
+      { later } = this.piece;
+    if (!later.has(key)) this.fetch(this.piece, key, parts, layers);
+    return later.get(key);
   }
 
-  async fetch(state, key, parts, layers) {
+  async fetch({ given, later }, key, parts, layers) {
     const { signal } = this.stop,
       own = { working: true };
-    this.parts.set(key, own);
+    later.set(key, own);
     try {
-      own.trace = new Trace(await api.trace(state, this.verb, parts, layers, signal));
+      own.trace = new Trace(await api.trace(this.state, given, this.verb, parts, layers, signal));
     } catch (problem) {
       if (problem.name === "AbortError") return;
       own.problem = problem;
@@ -111,17 +166,17 @@ export class Session {
   }
 
   /** Everything of one layer (counted from 0), for looking inside. */
-  inside(state, layer) {
+  inside(layer) {
     const { document, model } = this.trace;
     if (this.carried) return { trace: this.trace };
     const tokens = (document.source?.tokens.length ?? 0) + (document.target?.tokens.length ?? 0);
     const layers = Object.values(model.layers).reduce((one, other) => one + other, 0);
     const whole = model.kind === "rnn" || tokens * layers * model.width * 4 < ALL_AT_ONCE;
-    return this.more(state, "inside", DEEP, whole ? null : [layer]);
+    return this.more("inside", DEEP, whole ? null : [layer]);
   }
 
-  schemes(state) {
+  schemes() {
     if (this.carried) return { trace: this.trace };
-    return this.more(state, "schemes", ["schemes"], null);
+    return this.more("schemes", ["schemes"], null);
   }
 }

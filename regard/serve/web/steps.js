@@ -1,7 +1,7 @@
 // Steps: the decoder at work, one position after the other: what it could have written, what it kept, and why the rest was dropped.
 
 import { bars } from "./cards.js";
-import { button, el, fixed, formula, intro, say, short, table } from "./dom.js";
+import { aside, button, el, fixed, formula, intro, say, short, table } from "./dom.js";
 import { fate, textOf, tree } from "./tree.js";
 import { shown } from "./trace.js";
 
@@ -9,7 +9,7 @@ export const steps = { draw };
 
 const SAYS = {
   beam: "At each position the decoder gives every word a probability. Beam search keeps the few most probable hypotheses and goes on with each of them.",
-  greedy: "At each position the decoder gives every word a probability, and the most probable one is taken.",
+  greedy: "At each position the decoder gives every word a probability, and one of them is taken",
   sampling: "At each position the decoder gives every word a probability, and one is drawn by chance.",
 };
 const WHY = [
@@ -62,7 +62,8 @@ function draw(app) {
   const step = stepOf(app),
     search = document.search;
   return [
-    intro("steps", SAYS[search?.method ?? "greedy"], WHY),
+    intro("steps", says(trace), WHY),
+    aside(trace.pass),
     controls(app, step),
     el(
       "div",
@@ -73,6 +74,29 @@ function draw(app) {
         : el("p", { class: "card", text: "How the output was searched for is not in this trace." }),
     ),
   ];
+}
+
+/** What the search does, and of a greedy one only what the probabilities below bear out. */
+function says(trace) {
+  const method = trace.document.search?.method ?? "greedy",
+    chosen = (trace.document.output?.chosen ?? []).slice(trace.given - 1);
+  if (method !== "greedy") return SAYS[method];
+  const best = chosen.filter(({ rank }) => rank === 0).length;
+  if (best === chosen.length) return `${SAYS.greedy}: the most probable.`;
+  return `${SAYS.greedy}: by the numbers below the most probable at ${best} of ${chosen.length} positions.`;
+}
+
+/** Why a greedy search wrote a word that is not the first here: the numbers that it went by, where they are known. */
+function though(trace, chosen, step) {
+  const search = trace.document.search;
+  if (search?.method !== "greedy" || !chosen?.rank) return null;
+  const { written_in: precision } = trace.model,
+    own = search.nodes.find((node) => node.best && node.position === step + 1);
+  const known = own ? `: there it had ${fixed(Math.exp(own.log_probability))}` : "";
+  return el("p", {
+    class: "aside",
+    text: `${shown(chosen.token)} is not the most probable here. It was chosen by the pass that wrote${precision ? `, in ${precision}` : ""}${known}.`,
+  });
 }
 
 function controls(app, step) {
@@ -112,10 +136,7 @@ function candidates(app, step) {
   const { trace } = app.session,
     { output, target } = trace.document,
     place = trace.given - 1 + step;
-  const read = target.tokens
-      .slice(0, place + 1)
-      .map((token) => shown(token))
-      .join(" "),
+  const read = trace.labels.target.slice(0, place + 1).join(" "),
     next = trace.labels.next[place];
   const soFar = el(
     "p",
@@ -151,6 +172,7 @@ function candidates(app, step) {
     el("h2", { text: "Candidates" }),
     soFar,
     bars(`Candidates at position ${step + 1}`, "word", rows),
+    though(trace, chosen, step),
     el(
       "p",
       { class: "facts" },

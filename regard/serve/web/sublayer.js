@@ -86,7 +86,11 @@ export function attentionStages(app, deep, { kind, layer, head, place, x, own, p
     cards.push(vectorsStage(model, name, kind, head, { q, k, v, axes, place }));
     cards.push(scoresStage(model, name, { q, k, scores, axes, place, key, pick }));
     cards.push(maskStage(name, { scores, mask, axes, place, key, pick }));
-    cards.push(softmaxStage(name, { scores, mask, weights, axes, key, pick }));
+    const shows =
+      app.state.head > 0 || record.heads.length === 1
+        ? "This is the row"
+        : "Its row is averaged with those of the other heads in the one";
+    cards.push(softmaxStage(name, { scores, mask, weights, axes, key, pick, shows }));
     cards.push(sumStage(name, { weights, v, axes }));
     cards.push(joinedStage(base, record, name, { kind, layer, at, head, place }));
   } else
@@ -162,7 +166,7 @@ function maskStage(name, { scores, mask, axes, place, key, pick }) {
   return stage({ name: `${name}-mask`, title: "Mask", formula: mask ? "scores + mask,  mask = −∞ or 0" : "", says, body });
 }
 
-function softmaxStage(name, { scores, mask, weights, axes, key, pick }) {
+function softmaxStage(name, { scores, mask, weights, axes, key, pick, shows }) {
   const lines = [],
     top = scores ? Math.max(...scores.filter((_, at) => !mask || mask[at])) : 0,
     hidden = (at) => mask && !mask[at];
@@ -174,7 +178,7 @@ function softmaxStage(name, { scores, mask, weights, axes, key, pick }) {
     title: "Softmax",
     formula: "wᵢ = exp(sᵢ) / Σ exp(sⱼ)",
     shape: `(${weights.length}), sum ${fixed(sum(weights))}`,
-    says: "The scores become weights: none below 0, together 1. This is the row that Attention shows.",
+    says: `The scores become weights: none below 0, together 1. ${shows} that Attention shows.`,
     body: rowOf("Weights", axes.columns, lines, key, pick),
   });
 }

@@ -1,7 +1,9 @@
 // A trace as the views read it: tokens with names to show, weights by kind, layer and head, vectors by stack.
 
 import { Tensor, read } from "./arrays.js";
+import { fixed } from "./dom.js";
 
+const SAME = 5e-4; // of a probability: what can't be seen in three places
 export const KINDS = { encoder: "encoder", decoder: "decoder", cross: "cross" };
 const SEEN = { "\n": "⏎", "\t": "⇥", " ": "␣" };
 
@@ -12,8 +14,51 @@ export function shown(token, goesOn = false) {
   return (goesOn ? "·" : "") + text;
 }
 
+const BYTES = /(?:\\x[0-9a-f]{2})+/g; // of characters that no token has as a whole
+const RAISED = [..."⁰¹²³⁴⁵⁶⁷⁸⁹"];
+const UNSEEN = /^[\p{C}\p{M}\p{Z}]/u;
+
+/** A text in which bytes are written as \\xf0, with the characters that they make. */
+export function unescaped(text) {
+  return text.replace(BYTES, (own) => new TextDecoder().decode(Uint8Array.from(numbersOf(own))));
+}
+
+function numbersOf(escaped) {
+  return [...escaped.matchAll(/[0-9a-f]{2}/g)].map(([digits]) => parseInt(digits, 16));
+}
+
+/** Names of tokens that are parts of characters: the character, and which of its parts it is. */
+function spelt(tokens) {
+  const found = tokens.map(() => null),
+    isPart = tokens.map((token) => new RegExp(`^(?:${BYTES.source})$`).test(token));
+  for (let place = 0; place < tokens.length; place += 1) {
+    if (!isPart[place]) continue;
+    const bytes = [];
+    let [end, character] = [place, ""];
+    while (end < tokens.length && isPart[end] && bytes.length < 4 && !character) {
+      bytes.push(...numbersOf(tokens[end]));
+      end += 1;
+      character = whole(bytes);
+    }
+    if (!character) continue; // what is no character of its own stays bytes
+    const name = UNSEEN.test(character) ? `U+${character.codePointAt(0).toString(16).toUpperCase()}` : character;
+    for (let at = place; at < end; at += 1) found[at] = name + (end - place > 1 ? RAISED[at - place + 1] : "");
+    place = end - 1;
+  }
+  return found;
+}
+
+function whole(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(bytes));
+  } catch {
+    return "";
+  }
+}
+
 function names(tokens, words) {
-  return tokens.map((token, place) => shown(token, place > 0 && words[place] === words[place - 1]));
+  const parts = spelt(tokens);
+  return tokens.map((token, place) => parts[place] ?? shown(token, place > 0 && words[place] === words[place - 1]));
 }
 
 /** Tokens joined to words: [{text, places}]. */
@@ -95,14 +140,47 @@ export class Trace {
     return read(this.document.attention[kind]?.mask);
   }
 
-  /** How the model looked: while it wrote, at the source; without one, in the last layer, at its own text. Row 0 is position `first`. */
+  /**
+   * How the model looked: while it wrote, at the source; without one, in the last layer, at its own text.
+   * `from` looks at `side`; row 0 is position `first`; head −1 is the average of all.
+   */
   get looks() {
-    const found = read(this.document.alignment);
-    if (found) return { weights: found, side: "source", first: this.given - 1 };
     const kind = this.kinds.at(-1);
     if (!kind) return null;
-    const weights = this.weights(kind, this.extent(kind).layers.at(-1), -1);
-    return weights && { weights, side: this.axes(kind).key, first: 0 };
+    const found = read(this.document.alignment),
+      layer = this.extent(kind).layers.at(-1),
+      { query, key } = this.axes(kind);
+    if (found) return { weights: found, from: "target", side: "source", first: this.given - 1, kind, layer, head: -1 };
+    const weights = this.weights(kind, layer, -1);
+    return weights && { weights, from: query, side: key, first: 0, kind, layer, head: -1 };
+  }
+
+  /** What some looks are, in words. */
+  lightName({ kind, layer, head }) {
+    const { heads, layers } = this.extent(kind),
+      parts = [
+        kind === "cross" ? "cross-attention" : this.stacks.length > 1 ? `self-attention of the ${kind}` : "self-attention",
+      ];
+    if (layers.length > 1) parts.push(`layer ${layer + 1}`);
+    if (heads.length > 1) parts.push(head < 0 ? "average of all heads" : `head ${head + 1}`);
+    return parts.join(", ");
+  }
+
+  /** How far the probabilities of this pass are from those that the words were written with: what another precision makes of them. */
+  get apart() {
+    const logs = this.answer?.log_probabilities ?? [],
+      chosen = this.document.output?.chosen ?? [];
+    const pairs = logs.map((log, place) => [Math.exp(log), chosen[place + this.given - 1]?.probability]);
+    return pairs.reduce((most, [one, other]) => Math.max(most, other === undefined ? 0 : Math.abs(one - other)), 0);
+  }
+
+  /** Which pass the numbers are of, and in what precision. */
+  get pass() {
+    const { written_in: written, traced_in: traced } = this.model;
+    if (!this.document.target) return traced ? `All numbers are of the pass that gave the answer, in ${traced}.` : "";
+    if (this.apart < SAME)
+      return traced && traced === written ? `The answer was written in ${written}, and so is what is shown here.` : "";
+    return `The answer was written ${written ? `in ${written}` : "in one pass"}; what is shown here is a second pass over it${traced ? `, in ${traced}` : ""}, in which the probabilities of its words differ by up to ${fixed(this.apart)}.`;
   }
 
   /** Why a part is not here. */

@@ -1,7 +1,7 @@
 // The tree of everything that was looked at, growing from left to right: a column for each position, the most probable at the top.
 
 import { el, fixed, svg } from "./dom.js";
-import { shown } from "./trace.js";
+import { shown, unescaped } from "./trace.js";
 import { whenSized } from "./draw.js";
 
 const WIDE = 136,
@@ -44,7 +44,7 @@ export function wayTo(nodes, index) {
 }
 
 export function textOf(nodes, index) {
-  return wayTo(nodes, index).join("").trim() || "∅";
+  return unescaped(wayTo(nodes, index).join("")).trim() || "∅";
 }
 
 /** The tree up to some position, of which `now` is shown; `pick(index)` when a node is chosen. */

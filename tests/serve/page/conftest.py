@@ -56,13 +56,15 @@ def runs(bundle: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="session")
-def site(models: dict[str, Model], runs: Path) -> Iterator[Live]:
+def site(models: dict[str, Model], bundle: Callable[[str], Path], runs: Path) -> Iterator[Live]:
     """The translator that comes with regard, and the small ones beside it."""
     if "translator" not in shipped():
         pytest.skip("no translator comes with this installation")
     mine = load("translator", device="cpu")
     mine.name = "translator"
-    with Live({**models, "translator": mine}, Settings(runs=runs)) as running:
+    recurrent = load(bundle("recurrent"), device="cpu")
+    recurrent.name = "recurrent"
+    with Live({**models, "translator": mine, "recurrent": recurrent}, Settings(runs=runs)) as running:
         yield running
 
 

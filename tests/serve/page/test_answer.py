@@ -20,19 +20,19 @@ def test_a_translation_and_what_its_words_looked_at(visit: Visit, site: Live) ->
     trace = document(site, model="translator", text=LOVE, to="it", options={"beam_size": 4, "n_best": 4})
     answer = page.locator(".output")
     assert answer.inner_text() == trace["answer"]["text"]
-    titles = [word.get_attribute("title") or "" for word in answer.locator("button").all()]
+    titles = [word.get_attribute("title") or "" for word in answer.get_by_role("button").all()]
     sure = [number(title.removeprefix("probability ")) for title in titles]
     assert sure == pytest.approx(np.exp(trace["answer"]["log_probabilities"][: len(sure)]), abs=6e-4)
     others = page.get_by_role("region", name="Alternatives").locator("tbody tr td:nth-child(2)")
     assert [" ".join(text.split()) for text in texts(others)] == [other["text"] for other in trace["answer"]["alternatives"]]
-    answer.locator("button").nth(1).hover()
+    answer.get_by_role("button").nth(1).hover()
     looks = decoded(trace["alignment"])[1]
     lit = texts(page.locator(".input .lit"))
     assert trace["source"]["tokens"][int(looks.argmax())].strip() in lit
     told = page.locator(".told").inner_text()
     best = trace["source"]["tokens"][int(looks.argmax())].strip()
     assert f"looked at {best} {float(looks.max()):.2f}" in told
-    answer.locator("button").nth(1).click()
+    answer.get_by_role("button").nth(1).click()
     assert "target=1" in page.url
 
 
@@ -53,6 +53,70 @@ def test_the_other_verbs(visit: Visit, site: Live) -> None:
     assert " ".join(page.locator(".output").inner_text().split()).endswith(" ".join(said.json["answers"][0]["text"].split()))
     page.get_by_role("button", name="Another").click()
     assert "seed=4" in page.url
+
+
+def test_the_answer_is_text(visit: Visit, site: Live) -> None:
+    """It can be selected, by dragging and word by word, and copied; picking a word goes on working."""
+    visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = visit.open(text=LOVE, to="it")
+    said = site.post("/api/translate", {"model": "translator", "texts": LOVE, "to": "it"}).json["answers"][0]["text"]
+    output = page.locator(".output")
+    first, last = output.get_by_role("button").first.bounding_box(), output.get_by_role("button").last.bounding_box()
+    assert first
+    assert last
+    page.mouse.move(first["x"] + 1, first["y"] + first["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(last["x"] + last["width"] + 2, last["y"] + last["height"] / 2, steps=5)
+    page.mouse.up()
+    assert page.evaluate("String(getSelection())").strip() == said
+    page.evaluate("document.querySelector('[data-key=theme]').click()")  # drawn anew, what is selected stays so
+    page.locator("html[data-theme]").wait_for()
+    assert page.evaluate("String(getSelection())").strip() == said
+    second = output.get_by_role("button").nth(1)
+    word = second.inner_text()
+    second.dblclick()
+    assert page.evaluate("String(getSelection())").strip() == word
+    page.locator("h1").click()
+    second.click(delay=20)
+    output.locator("[aria-pressed=true]").wait_for()
+    assert "target=1" in page.url
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == said
+
+
+def test_nothing_but_words_under_a_continuation(visit: Visit) -> None:
+    page = visit.open(model="writer", text="the cat", length=5)
+    page.locator("section", has_text="Token by token").locator("tbody tr").first.wait_for()
+    assert "false" not in page.locator("#view").inner_text()
+    page.keyboard.press("2")
+    written = page.locator("#sentence .token.written")
+    written.first.wait_for()
+    assert written.count() == 5  # the last one too, though it is never read
+    assert "".join(texts(written)).replace("·", "")
+
+
+def test_a_filled_word_is_marked_within_a_word(visit: Visit) -> None:
+    page = visit.page
+    found = {"text": "say my my,, lord", "choices": [[{"word": "my,", "probability": 0.5}]]}
+    page.route("**/api/fill", lambda route: route.fulfill(json={"model": "guesser", "answers": [found], "warnings": []}))
+    page.route("**/api/trace", lambda route: route.fulfill(json=route.fetch().json() | {"answer": found}))
+    page = visit.open(model="guesser", text="say my [MASK], lord")
+    assert texts(page.locator(".output .sure")) == ["my,"]
+    assert page.locator(".output").inner_text() == found["text"]
+
+
+def test_characters_that_no_token_has(visit: Visit) -> None:
+    text = "I love \N{CAT} and ខ."
+    page = visit.open(text=text, to="it")
+    source = page.locator(".input").inner_text()
+    assert "\\x" not in source
+    assert text.removesuffix(".") in " ".join(source.split())
+    page.keyboard.press("2")
+    page.locator(".weights").wait_for()
+    names = texts(page.locator("#sentence .strip-row").first.get_by_role("button"))
+    assert [name for name in names if "\N{CAT}" in name] == [f"\N{CAT}{place}" for place in "¹²³⁴"]
+    assert texts(page.locator(".weights thead th span"))[1:-1] == names
 
 
 def test_something_happens_at_once(visit: Visit) -> None:

@@ -87,6 +87,14 @@ def test_the_address_is_all_there_is_to_it(visit: Visit, visiting: Callable[...,
     page.locator(".weights .picked").wait_for()
 
 
+def test_an_address_that_can_not_be(visit: Visit) -> None:
+    page = visit.open("nothing", text=LOVE, to="it")
+    assert page.locator("#header a[aria-current=page]").inner_text() == "Answer"
+    page = visit.open("inside", text=LOVE, to="it", layer=0, part=0, kind="encoder")  # no model either: the first one
+    page.locator("#stage-self-scores").wait_for()
+    assert "through layer 1" in page.locator(".intro").inner_text()
+
+
 def test_text_never_becomes_markup(visit: Visit) -> None:
     nasty = "<img src=x onerror=alert(1)> & <b>cats</b>"
     page = visit.open("attention", text=nasty, to="it")

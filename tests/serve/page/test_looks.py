@@ -15,34 +15,39 @@ CONTRAST = """() => {
   const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
   const light = (rgb) => rgb.slice(0, 3).map((part) => (part /= 255) <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
     .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const style = getComputedStyle(at), found = parse(style.backgroundColor);
-      if (style.backgroundImage !== "none") return null;
-      if (found.length && (found.length < 4 || found[3] > 0.99)) return found;
-    }
-    return [255, 255, 255];
+  const over = (one, other) => one.slice(0, 3).map((part, at) => part * (one[3] ?? 1) + other[at] * (1 - (one[3] ?? 1)));
+  const grounds = (element) => {  // every colour that may stand behind its text: gradients are drawn over what lies below
+    if (!element) return [[255, 255, 255]];
+    const style = getComputedStyle(element), own = parse(style.backgroundColor);
+    const below = own.length && (own[3] ?? 1) > 0.99 ? [own] : grounds(element.parentElement).map((each) => over(own, each));
+    const layers = style.backgroundImage.match(/(?:repeating-)?linear-gradient\\((?:[^()]|\\([^()]*\\))*\\)/g);
+    if (!layers) return below;
+    const colours = layers.at(-1).match(/(?:rgba?|color)\\([^()]*\\)/g).map((text) => text.startsWith("color")
+      ? parse(text.replace("srgb", "")).map((part, at) => at < 3 ? part * 255 : part) : parse(text));  // the ones above are lines
+    return colours.flatMap((colour) => below.map((each) => over(colour, each)));
   };
   const poor = [];
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
     const style = getComputedStyle(element), box = element.getBoundingClientRect();
     if (!own || !box.width || element.closest(".unseen, [disabled], svg, .skip, noscript") || style.visibility === "hidden") continue;
-    const behind = ground(element);
-    if (!behind) continue;
-    const [one, other] = [light(parse(style.color)), light(behind)].sort((a, b) => b - a), ratio = (one + 0.05) / (other + 0.05);
+    const ratio = Math.min(...grounds(element).map((behind) => {
+      const [one, other] = [light(parse(style.color)), light(behind)].sort((a, b) => b - a);
+      return (one + 0.05) / (other + 0.05);
+    }));
     if (ratio < (parseFloat(style.fontSize) >= 24 ? 3 : 4.5)) poor.push([element.outerHTML.slice(0, 60), ratio]);
   }
   return poor;
 }"""
 
 
-@pytest.mark.parametrize(("width", "dark"), [(380, True), (1280, False), (1600, True)])
+@pytest.mark.parametrize(("width", "dark"), [(320, True), (1280, False), (1600, True)])
 def test_narrow_wide_light_and_dark(visiting: Callable[..., Visit], site: Live, width: int, dark: bool) -> None:
     """Nothing sticks out of the window, and text can be read (WCAG AA)."""
     visit = visiting(site.address + "/", width=width, dark=dark, reduced_motion="reduce")
     for view in VIEWS:
-        page = visit.open(view, text=LOVE, to="it", target=1, source=2, head=2)
+        page = visit.open(view, model="translator", text=LOVE, to="it", target=1, source=2, head=2)
+        assert page.locator(".trouble").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.evaluate(CONTRAST) == [], view
     shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -50,6 +55,40 @@ def test_narrow_wide_light_and_dark(visiting: Callable[..., Visit], site: Live, 
     page.locator("[data-key=theme]").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != shade
     assert page.evaluate(CONTRAST) == []
+
+
+def test_words_of_any_probability_can_be_read(visiting: Callable[..., Visit], site: Live) -> None:
+    """Their ground is an image, the warmer the less sure: the least sure one is tried, by day and in the dark."""
+    for dark in (False, True):
+        visit = visiting(site.address + "/", dark=dark)
+        page = visit.open(model="translator", text=LOVE, to="it")
+        page.evaluate("""async () => {
+          const made = (await import("/answer.js")).sure(0);
+          for (const word of document.querySelectorAll(".sure")) word.style.setProperty("--warm", made.style["--warm"]);
+        }""")
+        assert page.locator(".sure").count() > 4
+        assert page.evaluate(CONTRAST) == []
+
+
+def test_on_paper(visiting: Callable[..., Visit], site: Live) -> None:
+    """Light, with all grounds and what is chosen, nothing cut off, and no controls."""
+    visit = visiting(site.address + "/", dark=True)
+    page = visit.open("attention", model="translator", text=LOVE, to="it", layer=3, target=4)
+    dark = page.locator(".weights .picked-word + td").first.evaluate("own => getComputedStyle(own).backgroundColor")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".weights .picked-word + td").first.evaluate("own => getComputedStyle(own).backgroundColor") != dark
+    for chosen in (".weights td", ".options input:checked + span", ".heads canvas", ".token.lit"):
+        assert page.locator(chosen).first.evaluate("own => getComputedStyle(own).printColorAdjust") == "exact"
+    assert page.locator(".options input:checked + span").all_inner_texts() == ["cross", "3", "all", "table"]
+    assert not page.locator(".tools").is_visible()
+    assert page.locator(".big > .scroll").evaluate("own => getComputedStyle(own).maxHeight") == "none"
+    assert page.locator(".card").first.evaluate("own => getComputedStyle(own).breakInside") == "avoid"
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 within its margins
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator(".weights .picked-word + td").first.evaluate("own => getComputedStyle(own).backgroundColor") == dark
 
 
 def test_the_scale_is_even(visit: Visit) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from tests.serve.live import Live
@@ -30,3 +33,42 @@ def test_candidates_and_why_others_were_dropped(visit: Visit, site: Live) -> Non
     page.get_by_role("button", name="Play").click()
     page.get_by_text("position 3 of 5", exact=True).wait_for()
     page.get_by_role("button", name="Stop").click()
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_only_what_the_numbers_bear_out_is_said_of_a_greedy_search(visit: Visit, another: bool) -> None:
+    """Where the pass that is shown would have chosen another word than the one that wrote, it says so, and how far the two are apart."""
+
+    def changed(route: Any) -> None:
+        found = route.fetch().json()
+        output, [first, *_] = found["output"], found["output"]["chosen"]
+        found["model"] |= {"written_in": "int8", "traced_in": "float32"} if another else {"written_in": "float32", "traced_in": "float32"}
+        for place, chosen in enumerate(output["chosen"]):
+            found["answer"]["log_probabilities"][place] = math.log(chosen["probability"])
+        if another:
+            found["answer"]["log_probabilities"][0] = math.log(first["probability"] - 0.03)
+            for column in ("tokens", "ids", "logits", "probabilities"):
+                output[column][1].insert(0, output[column][1].pop(1))
+            output["chosen"][1]["rank"] = 1
+        route.fulfill(json=found)
+
+    visit.page.route("**/api/trace", changed)
+    page = visit.open("steps", text=LOVE, to="it", beam=1, target=1)
+    said, aside = page.locator(".intro p").first.inner_text(), page.locator(".aside").first.inner_text()
+    if another:
+        assert "by the numbers below the most probable at 4 of 5 positions" in said
+        assert "written in int8" in aside
+        assert "second pass over it, in float32" in aside
+        assert "differ by up to 0.030" in aside
+        assert "is not the most probable here" in page.locator(".card .aside").inner_text()
+    else:
+        assert said.endswith("the most probable.")
+        assert aside == "The answer was written in float32, and so is what is shown here."
+        assert page.locator(".card .aside").count() == 0
+
+
+def test_a_trace_says_its_precision(site: Live) -> None:
+    model = document(site, model="translator", text=LOVE, to="it", parts=["weights"])["model"]
+    assert {model["written_in"], model["traced_in"]} <= {"int8", "float32"}
+    model = document(site, model="critic", text="this film was lovely", parts=["weights"])["model"]
+    assert model["written_in"] == model["traced_in"] == "float32"
