@@ -71,6 +71,14 @@ class Watch:
         self.sum: int | None = None
         self.replaced = False
 
+    @classmethod
+    def over(cls, parameter: Watched) -> Watch:
+        """From now on. Whoever was given its `data` before may still hold it."""
+        watch, before = cls(), vars(parameter).get("watch")
+        watch.given = [] if before is None else [each for each in before.given if each() is not None]
+        watch.sum = checksum(parameter) if watch.given else None
+        return watch
+
     def give(self, parameter: Tensor, data: Tensor) -> None:
         if self.sum is None and not self.replaced:
             self.sum = checksum(parameter)  # before anybody writes
@@ -110,7 +118,7 @@ class Seen:
         self.watches: list[tuple[Watch, Tensor]] = []
         for tensor in self.tensors:
             if isinstance(tensor, Watched):
-                vars(tensor)["watch"] = watch = Watch()
+                vars(tensor)["watch"] = watch = Watch.over(tensor)
                 self.watches.append((watch, tensor))
         self.outline, self.held, self.written = self._outline(), self._held(), self._written()
 
