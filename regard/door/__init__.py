@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Attention", "Choice", "Filled", "Labelled", "Model", "Options", "Scored", "Written", "load"]
 
 Answer = TypeVar("Answer")
+N = TypeVar("N", bound=Network)
 Texts = str | Iterable[str]
 # On a CPU, oneDNN keeps a kernel for every shape that it has met, 1024 of them unless told otherwise. Texts have many lengths: memory would
 # grow for a hundred thousand lines. So few are as fast, and it stays flat.
@@ -94,10 +95,7 @@ class Model:
         precision: WrittenIn | None = None,
         bundle: Path | None = None,
     ) -> None:
-        """`network`: the definition, to look into and to edit. `precision`: as for `load`; without it the network itself does all work.
-
-        `bundle`: the folder that it was just loaded from.
-        """
+        """`network`: to look into and to edit. `precision`: as for `load`, or none: it runs itself. `bundle`: whence it was just loaded."""
         self.network, self.name = network, name
         self._followed = Followed(network, precision, bundle)
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
@@ -343,40 +341,29 @@ class Model:
     @property
     def generator(self) -> Generator:
         """The network that judges and is looked into, as it is now."""
-        reader = self._followed.reader()
-        self._follow()
-        assert isinstance(reader, Generator)
-        return reader
+        return self._running(self._followed.reader(), Generator)  # type: ignore[type-abstract]
 
     @property
     def writer(self) -> Generator:
         """The one that writes: the same, or a faster one in int8."""
-        writer = self._followed.writer()
-        self._follow()
-        assert isinstance(writer, Generator)
-        return writer
+        return self._running(self._followed.writer(), Generator)  # type: ignore[type-abstract]
 
     @property
     def encoder(self) -> Encoder:
-        reader = self._followed.reader()
+        return self._running(self._followed.reader(), Encoder)
+
+    def _running(self, network: Network, kind: type[N]) -> N:
         self._follow()
-        assert isinstance(reader, Encoder)
-        return reader
+        assert isinstance(network, kind)
+        return network
 
     def refresh(self) -> None:
-        """Says that the network was edited, where that can't be seen: through NumPy, or a pointer into the memory of a weight.
-
-        All other edits are followed by themselves: weights changed in place, through `data` or by `load_state_dict`, modules that are
-        replaced, and forward hooks.
-        """
+        """Says that a weight was edited where that can't be seen, as through NumPy. All other edits are followed without being told."""
         self._followed.refresh()
         self._follow()
 
     def verify(self) -> Verification | None:
-        """How far the copy that is run is from the network as it is defined, part by part; None where the network itself is run.
-
-        A copy that differs is not used, and `load` says so. docs/decoding.md has the limits.
-        """
+        """How far the copy that is run is from the network as it is defined, part by part; None where the network itself is run."""
         self._followed.refresh()
         self._follow()
         return self._followed.prepared().verification
