@@ -26,7 +26,6 @@ import torch
 import regard
 from regard.bundle import load_bundle
 from regard.decoding import runner
-from regard.decoding.ready import made_ready
 from regard.decoding.speculation import Ahead
 from regard.door import Model
 from regard.models import build
@@ -85,7 +84,7 @@ def first_layers(folder: Path, model: Model, count: int) -> Model:
     network = build(model.config.model_copy(update={"layers": count})).to(model.device, model.network.dtype).eval()
     kept = network.state_dict()
     network.load_state_dict({name: tensor for name, tensor in whole.state_dict().items() if name in kept})
-    return Model(network, model.tokenizer, name=f"its first {count} layers", writer=made_ready(network, "float32"))
+    return Model(network, model.tokenizer, name=f"its first {count} layers", precision="float32")
 
 
 def turns(contenders: Contenders, repeats: int, exact: bool) -> dict[str, Any]:

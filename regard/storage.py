@@ -27,6 +27,11 @@ WINDOWS = os.name == "nt"
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 
+def cache_folder() -> Path:
+    """Where tokenised data is kept, and what was verified: REGARD_CACHE, or the user's cache folder."""
+    return Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
+
+
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """A temporary folder to fill, which then takes the place of `folder`. If anything fails, `folder` stays as it was."""

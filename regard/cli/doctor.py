@@ -26,7 +26,7 @@ def findings() -> dict[str, Any]:
     import torch
 
     from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
-    from regard.training.prepare import cache_folder
+    from regard.storage import cache_folder
 
     cache = cache_folder()
     found: dict[str, Any] = {

@@ -19,10 +19,34 @@ from regard.nn.cache import CacheView, KeyValues
 from regard.nn.few import FEW
 from regard.nn.layers import AddNorm, Block, FeedForward, Stack
 from regard.nn.masks import Mask
-from regard.nn.positions import Placement
+from regard.nn.positions import Alibi, Learned, Placement, Positions, RelativeBias, Rotary, Sinusoidal
 from regard.nn.tap import recording
 
 Norm = Callable[[Tensor], Tensor]
+NORMS = (nn.LayerNorm, nn.RMSNorm)
+POSITIONS = (Positions, Sinusoidal, Learned, Rotary, Alibi, RelativeBias)
+
+
+def is_known(stack: Stack) -> bool:
+    """Whether everything in a stack is of exactly the types that are written out here. A subclass, or a `forward` of its own, is followed
+    and not written out."""
+    return (
+        _is(stack, Stack)
+        and _is(stack.positions, *POSITIONS)
+        and all(_is(norm, nn.Identity, *NORMS) for norm in (stack.embedding_norm, stack.norm))
+        and all(_is(block, Block) and all(map(_known_part, block.children())) for block in stack.layers)
+    )
+
+
+def _known_part(part: nn.Module) -> bool:
+    if _is(part, AddNorm):
+        return _is(part.norm, *NORMS)
+    inner = ("project", "join") if _is(part, Attention) else ("widen", "narrow") if _is(part, FeedForward) else ()
+    return bool(inner) and all(hasattr(getattr(part, name), "product") for name in inner)
+
+
+def _is(module: object, *kinds: type[nn.Module]) -> bool:
+    return type(module) in kinds and "forward" not in vars(module)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from regard.decoding.lean import LeanStack
+from regard.decoding.lean import LeanStack, is_known
 from regard.decoding.products import Product
 from regard.errors import BundleError
 from regard.models import Network
@@ -19,19 +20,58 @@ ALIGNED = 64  # rows
 M = TypeVar("M", bound=Network)
 
 
-def packed(model: M, product: type[Product]) -> M:
-    """A copy for inference that shares everything but the packed weights."""
+class Plain(Product):
+    """Nothing laid out: PyTorch's own product, to tell whether a difference comes from the products or from what is around them."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return self(x).relu_()
+
+
+class Laid:
+    """Products of one kind by the weights that they are of, so that after an edit only those of the weights edited are laid out anew."""
+
+    def __init__(self, kind: type[Product], before: Laid | None = None, edited: Iterable[Tensor] = ()) -> None:
+        """`before`: what was laid out until now, of which all stay but those of weights that were edited since."""
+        self.kind = kind
+        stale = {id(tensor) for tensor in edited}
+        old = before._found if before is not None and before.kind is kind else {}
+        self._before = {key: found for key, found in old.items() if not stale & {key[0], key[1]}}
+        # The tensors are kept with their products, so that no other tensor can have their id.
+        self._found: dict[tuple[int, int, int, int], tuple[Product, Tensor, Tensor | None]] = {}
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, outputs: slice = slice(None)) -> Product:
+        start, end, _ = outputs.indices(weight.shape[0])
+        key = (id(weight), id(bias), start, end)
+        if key not in self._found:
+            made = self._before.get(key) or (self.kind(weight[start:end], None if bias is None else bias[start:end]), weight, bias)
+            self._found[key] = made
+        return self._found[key][0]
+
+
+def packed(model: M, product: type[Product] | Laid, *, flat: bool = True) -> M:
+    """A copy for inference that shares everything but the packed weights. `flat`: with the decoder written out, where its types are known.
+
+    Only exact types are replaced: what a subclass does is its own, and it is followed.
+    """
+    laid = product if isinstance(product, Laid) else Laid(product)
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ready = copy.deepcopy(model, shared)
     for module in list(ready.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
-                setattr(module, name, PackedLinear(child, product))
-            elif isinstance(child, Projection):
-                setattr(module, name, PackedProjection(child, product))
-            elif isinstance(child, Deembedder) and isinstance(embed := getattr(ready, "embed", None), Embedder):
-                setattr(module, name, PackedDeembedder(child, embed, product))
-    if isinstance(stack := getattr(ready, "decoder", None), Stack):
+                setattr(module, name, PackedLinear(child, laid))
+            elif type(child) is Projection:
+                setattr(module, name, PackedProjection(child, laid))
+            elif type(child) is Deembedder and isinstance(embed := getattr(ready, "embed", None), Embedder):
+                setattr(module, name, PackedDeembedder(child, embed, laid))
+    stack = getattr(ready, "decoder", None)
+    if flat and isinstance(stack, Stack) and is_known(stack):
         ready.decoder = LeanStack(stack, ready.config.width, ready.config.context)
     ready._apply = _stay  # type: ignore[method-assign]  # before the parts that are shared have moved
     return ready
@@ -61,9 +101,13 @@ class Packed(nn.Module):
 
 
 class PackedLinear(Packed):
-    def __init__(self, linear: nn.Linear, product: type[Product]) -> None:
+    """What a linear map has is still there for whoever reads it."""
+
+    def __init__(self, linear: nn.Linear, laid: Laid) -> None:
         super().__init__()
-        self.product = product(linear.weight, linear.bias)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.product = laid(linear.weight, linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x)
@@ -72,10 +116,10 @@ class PackedLinear(Packed):
 class PackedProjection(Packed):
     """Several linear maps of one input; each part is laid out when it is first asked for."""
 
-    def __init__(self, projection: Projection, product: type[Product]) -> None:
+    def __init__(self, projection: Projection, laid: Laid) -> None:
         super().__init__()
-        self.weight, self.bias, self.kind = projection.weight, projection.bias, product
-        self.parts: dict[tuple[int, int], Product] = {}
+        self.in_features, self.out_features = projection.in_features, projection.out_features
+        self.weight, self.bias, self.laid = projection.weight, projection.bias, laid
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(slice(None))(x)
@@ -84,10 +128,7 @@ class PackedProjection(Packed):
         return self.product(outputs)(x)
 
     def product(self, outputs: slice) -> Product:
-        start, end, _ = outputs.indices(self.weight.shape[0])
-        if (start, end) not in self.parts:
-            self.parts[start, end] = self.kind(self.weight[start:end], None if self.bias is None else self.bias[start:end])
-        return self.parts[start, end]
+        return self.laid(self.weight, self.bias, outputs)
 
 
 class AlignedDeembedder(Packed):
@@ -109,10 +150,14 @@ class AlignedDeembedder(Packed):
 class PackedDeembedder(Packed):
     """Logits; a tied matrix is laid out a second time beside that of the embedder."""
 
-    def __init__(self, deembedder: Deembedder, embedder: Embedder, product: type[Product]) -> None:
+    def __init__(self, deembedder: Deembedder, embedder: Embedder, laid: Laid) -> None:
         super().__init__()
-        self.scale = deembedder.scale
-        self.product = product(embedder.weight if deembedder.weight is None else deembedder.weight, deembedder.bias)
+        self.scale, self.tied, self.bias = deembedder.scale, deembedder.weight is None, deembedder.bias
+        self.weight = embedder.weight if deembedder.weight is None else deembedder.weight
+        self.product = laid(self.weight, deembedder.bias)
 
     def forward(self, x: Tensor, embedder: Embedder) -> Tensor:
-        return self.product(x if self.scale == 1.0 else x * self.scale)
+        x = x if self.scale == 1.0 else x * self.scale
+        if self.tied and embedder.weight is not self.weight:  # tied to another than that of the whole model
+            return nn.functional.linear(x, embedder.weight, self.bias)
+        return self.product(x)

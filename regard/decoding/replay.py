@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache, wraps
 from threading import Lock
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -12,6 +12,8 @@ import torch
 
 from regard.models import Network
 from regard.models.state import StackState
+from regard.nn import using
+from regard.nn.tap import hooked
 
 RECORDING = Lock()
 
@@ -20,9 +22,16 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def on(device: torch.device) -> AbstractContextManager[Any]:
-    """Kernels and graphs go to this GPU, where there are several."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+def on(model: Network) -> AbstractContextManager[Any]:
+    """Kernels and graphs go to the model's GPU, where there are several. Kernels that pass by modules step aside where hooks listen."""
+    device = model.device
+    if device.type != "cuda":
+        return nullcontext()
+    both = ExitStack()
+    both.enter_context(torch.cuda.device(device))
+    if hooked(model):
+        both.enter_context(using("sdpa"))
+    return both
 
 
 def on_its_device(work: Callable[Concatenate[M, Given], Result]) -> Callable[Concatenate[M, Given], Result]:
@@ -30,7 +39,7 @@ def on_its_device(work: Callable[Concatenate[M, Given], Result]) -> Callable[Con
 
     @wraps(work)
     def there(model: M, /, *given: Given.args, **options: Given.kwargs) -> Result:
-        with on(model.device):
+        with on(model):
             return work(model, *given, **options)
 
     return there

@@ -24,6 +24,7 @@ from regard.errors import ConfigError, RegardError, ShapeError
 from regard.models import Generator, LanguageModel, Memory, RnnSeq2Seq, State
 from regard.models.state import StackState
 from regard.nn import record, using
+from regard.nn.tap import hooked
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # positions between looks at what is done: each look makes the host wait for the device
 APART = 1_000_003  # what chance goes by in two sources, so that samples of one are not those of the next
@@ -166,14 +167,14 @@ def stream(
     """The words of one source as they are chosen; the end token is not given."""
     sampling = sampling or Sampling(temperature=0)
     _check(model, source, rules or Rules())
-    with torch.inference_mode(), on(model.device):
+    with torch.inference_mode(), on(model):
         memory = model.encode(source)
         search = make_search(model, memory.tokens, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
         assert isinstance(search, Sampler)
         run = Run.begin(model, memory, search)
         run.guess_ahead(_guesser(speculation, model, source, search))
     while True:
-        with torch.inference_mode(), on(model.device):
+        with torch.inference_mode(), on(model):
             run.check()
             words, going, stuck = run.chosen, bool(search.open[0]), bool(search.stuck[0])
         for word in words[:-1] if stuck else words:
@@ -184,7 +185,7 @@ def stream(
             raise ConfigError(nothing_left(search.steering.rules))
         if not going:
             return
-        with torch.inference_mode(), on(model.device):
+        with torch.inference_mode(), on(model):
             run.position()
 
 
@@ -295,7 +296,8 @@ class Run:
 
     def _record_anew(self) -> None:
         """Where positions are recorded: not where somebody looks, since what is replayed tells nobody."""
-        graphs = None if self.looks or self.search.tree is not None else graphs_on(self.model.device)
+        watched = self.looks or self.search.tree is not None or hooked(self.model)
+        graphs = None if watched else graphs_on(self.model.device)
         self.replayed = None if graphs is None else Replayed(graphs)
 
     def _collect(self, which: list[bool]) -> None:

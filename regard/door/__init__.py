@@ -12,8 +12,10 @@ from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, load_bundle, read_config
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
+from regard.decoding.follow import Followed
 from regard.decoding.kept import Kept
-from regard.decoding.ready import WrittenIn, made_ready, uses_int8
+from regard.decoding.ready import WrittenIn
+from regard.decoding.verify import Verification
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
 from regard.errors import BundleError, ConfigError, RegardError, nearest
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Attention", "Choice", "Filled", "Labelled", "Model", "Options", "Scored", "Written", "load"]
 
 Answer = TypeVar("Answer")
+N = TypeVar("N", bound=Network)
 Texts = str | Iterable[str]
 # On a CPU, oneDNN keeps a kernel for every shape that it has met, 1024 of them unless told otherwise. Texts have many lengths: memory would
 # grow for a hundred thousand lines. So few are as fast, and it stays flat.
@@ -55,13 +58,13 @@ def load(name: str | Path, *, device: torch.device | str | None = None, precisio
         dtype = getattr(torch, precision)
     else:  # half precision is stored to save space; a CPU computes faster without it
         dtype = torch.float32 if device.type == "cpu" else None
-    bundle = load_bundle(folder, device=device, dtype=dtype, backend=backend)
+    with torch.inference_mode(False):  # or else nobody could tell later whether a weight was edited
+        bundle = load_bundle(folder, device=device, dtype=dtype, backend=backend)
     tokenizer = None if bundle.tokenizer is None else Tokenizer.load(bundle.tokenizer)
     source = None if bundle.source_tokenizer is None else Tokenizer.load(bundle.source_tokenizer)
-    ready = made_ready(bundle.model, precision)
-    # What is read, judged and looked into is not rounded.
-    network = bundle.model if uses_int8(ready) or ready.device.type != "cpu" else ready
-    return Model(network, tokenizer, source, name=str(name), writer=ready)
+    model = Model(bundle.model, tokenizer, source, name=str(name), precision=precision, bundle=folder)
+    model._follow()
+    return model
 
 
 def _usable(device: torch.device | str) -> torch.device:
@@ -89,9 +92,12 @@ class Model:
         source_tokenizer: Tokenizer | None = None,
         name: str = "the model",
         *,
-        writer: Network | None = None,
+        precision: WrittenIn | None = None,
+        bundle: Path | None = None,
     ) -> None:
-        self.network, self.name, self._writer = network, name, network if writer is None else writer
+        """`network`: to look into and to edit. `precision`: as for `load`, or none: it runs itself. `bundle`: whence it was just loaded."""
+        self.network, self.name = network, name
+        self._followed = Followed(network, precision, bundle)
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
         self.kept = Kept() if self.device.type == "cuda" else None  # what a GPU has recorded; kept.clear() gives its memory back
         self.warn: Callable[[str], None] = _as_warning
@@ -347,22 +353,46 @@ class Model:
             can = ", ".join(self.verbs[:-1]) + (" and " if len(self.verbs) > 1 else "") + self.verbs[-1]
             raise RegardError(f"{self.name} is {KIND_NAMES[self.config.kind]}: it can {can}, but not {verb}{_hint(verb, self.config)}")
 
+    # The network, and the copies of it that are fast
+
     @property
     def generator(self) -> Generator:
-        """The network that judges and is looked into."""
-        assert isinstance(self.network, Generator)
-        return self.network
+        """The network that judges and is looked into, as it is now."""
+        return self._running(self._followed.reader(), Generator)  # type: ignore[type-abstract]
 
     @property
     def writer(self) -> Generator:
         """The one that writes: the same, or a faster one in int8."""
-        assert isinstance(self._writer, Generator)
-        return self._writer
+        return self._running(self._followed.writer(), Generator)  # type: ignore[type-abstract]
 
     @property
     def encoder(self) -> Encoder:
-        assert isinstance(self.network, Encoder)
-        return self.network
+        return self._running(self._followed.reader(), Encoder)
+
+    def _running(self, network: Network, kind: type[N]) -> N:
+        self._follow()
+        assert isinstance(network, kind)
+        return network
+
+    def refresh(self) -> None:
+        """Says that a weight was edited where that can't be seen, as through NumPy. All other edits are followed without being told."""
+        self._followed.refresh()
+        self._follow()
+
+    def verify(self) -> Verification | None:
+        """How far the copy that is run is from the network as it is defined, part by part; None where the network itself is run."""
+        self._followed.refresh()
+        self._follow()
+        return self._followed.prepared().verification
+
+    def _follow(self) -> None:
+        """After an edit: what was recorded of copies that are gone is given up, and what there is to say is said."""
+        if not self._followed.news:
+            return
+        if self.kept is not None:
+            self.kept.clear()
+        for note in self._followed.told():
+            self.warn(f"{self.name}: {note}")
 
 
 def verbs_of(config: ModelConfig) -> tuple[str, ...]:

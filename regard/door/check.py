@@ -27,7 +27,7 @@ from regard.decoding.search import log_probabilities
 from regard.decoding.settings import GREEDY, Beam, Length, Rules
 from regard.door import Model, load
 from regard.evaluation.tables import plain_table
-from regard.models import Generator, LanguageModel
+from regard.models import Generator, LanguageModel, Network
 from regard.nn import using
 from regard.shipped import find_bundle
 from regard.storage import read_tensors
@@ -85,7 +85,7 @@ class _Reading:
     """An encoder: a vector for each token of a text."""
 
     def __init__(self, model: Model) -> None:
-        self.network = model.network
+        self.network: Network = model.generator if isinstance(model.network, Generator) else model.encoder
         config = model.config
         self.special = {config.pad_token, config.start_token, config.end_token}
         self.special |= set() if model._tokenizer is None else model._tokenizer.special_ids

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.config import EncoderConfig
 from regard.data.batch import Tokens
 from regard.decoding.many import read_many
 from regard.door.results import Choice, Filled, Labelled
@@ -23,7 +24,8 @@ POOLINGS = ("mean", "first")
 
 
 def classify(model: Model, texts: list[str], first: int) -> list[Labelled]:
-    encoder, labels = model.encoder, model.encoder.config.labels
+    encoder = model.encoder
+    labels = encoder.config.labels
     assert labels is not None
     rows = read_many(encoder, text_ids(model, texts, first), lambda states, tokens: encoder.classify(states, tokens).softmax(-1))
     found = [dict(zip(labels, row.tolist(), strict=True)) for row in rows]
@@ -32,7 +34,8 @@ def classify(model: Model, texts: list[str], first: int) -> list[Labelled]:
 
 def text_ids(model: Model, texts: list[str], first: int) -> list[list[int]]:
     """Each text between start and end token, cut where it is too long."""
-    tokenizer, config = model.tokenizer, model.encoder.config
+    tokenizer, config = model.tokenizer, model.config
+    assert isinstance(config, EncoderConfig)
     around = Frame((tokenizer.start_id,), (tokenizer.end_id,))
     room = config.room - len(tokenizer.framed((), around))
     encoded = tokenizer.encode_batch(texts)

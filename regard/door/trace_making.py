@@ -187,7 +187,7 @@ def _silent(model: Model) -> Model:
 @torch.inference_mode()
 def _taught(model: Model, source: Sequence[int], written: Sequence[int], parts: Wanted) -> dict[str, Any]:
     """One pass over a finished output, all positions at once, with attention as the formula says."""
-    network, reads, writes = model.network, model.source_tokenizer, model.tokenizer
+    network, reads, writes = model.generator, model.source_tokenizer, model.tokenizer
     prompt = list(source) if isinstance(network, LanguageModel) else [model.config.start_token]
     begun = [*prompt, *written][:-1]
     target = Tokens(torch.tensor([begun], device=network.device))

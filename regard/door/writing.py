@@ -298,7 +298,7 @@ def _one(model: Model, source: Sequence[int], read: tuple[str, ...], hypothesis:
 @torch.inference_mode()
 def attention_of(model: Model, source: Sequence[int], hypothesis: Hypothesis) -> tuple[Tensor | None, Attention]:
     """The weights behind a finished output: one more pass over it, with attention as the formula says, so they exist for any search."""
-    network = model.network
+    network = model.generator
     written = [*hypothesis.tokens, *([model.config.end_token] if hypothesis.ended else [])]
     with using("explicit"), record(network) as taps:
         if isinstance(network, LanguageModel):

@@ -48,6 +48,11 @@ def recording() -> bool:
     return _recorder.get() is not None
 
 
+def hooked(model: nn.Module) -> bool:
+    """Whether someone else listens: forward hooks of PyTorch's, which may also change what a module gives."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
 def tap(module: nn.Module, name: str, value: Tensor | None) -> None:
     """Names an intermediate of `module`, for whoever is recording."""
     if torch.compiler.is_compiling():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -16,7 +15,7 @@ from regard.data.store import Store, cached_store, content_key
 from regard.data.visits import visits
 from regard.errors import ConfigError, TrainingError
 from regard.recipe import FITTING, KIND_OF, DataFile, Recipe
-from regard.storage import replacing
+from regard.storage import cache_folder, replacing
 from regard.text.corpus import Row, find, header_left_out
 from regard.text.sentences import sentences
 from regard.text.sieve import Sieve
@@ -45,11 +44,6 @@ class Prepared:
     test: Store | None = None  # what a finished classifier is tested on
     test_rows: tuple[Row, ...] = ()  # the same as text, where it was taken from the training files
     beginning: Beginning | None = None  # the bundle whose weights training begins with; None: it begins with chance
-
-
-def cache_folder() -> Path:
-    """Where tokenised data is kept: REGARD_CACHE, or the user's cache folder."""
-    return Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
 
 
 def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Prepared:

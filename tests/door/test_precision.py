@@ -69,18 +69,19 @@ def test_int8_writes_and_float32_judges(wide: Bundles, name: str, precision: Wri
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_others_write_and_judge_with_one_network(wide: Bundles, name: str, precision: WrittenIn) -> None:
     model = load(wide(name), precision=precision)
-    assert model.writer is model.network
+    assert model.writer is model.generator
     assert model.network.dtype == getattr(torch, precision)
-    packed = any(isinstance(getattr(module, "product", None), FloatProduct) for module in model.network.modules())
+    packed = any(isinstance(getattr(module, "product", None), FloatProduct) for module in model.writer.modules())
     assert packed == (precision == "float32" and available(FloatProduct))
+    assert (model.network is model.writer) == (not packed)
+    assert {name for name, _ in model.network.named_parameters()} == build(model.config).state_dict().keys()
     assert len(written(model)) == len(TEXTS)
 
 
 def test_auto_is_float32_for_what_is_narrow_or_only_reads(bundle: Bundles, wide: Bundles) -> None:
     for folder in (bundle("translator"), bundle("writer"), bundle("recurrent"), wide("critic")):
         model = load(folder)
-        assert model.network is model._writer
-        assert not uses_int8(model.network)
+        assert not uses_int8(model._followed.writer())
         assert model.network.dtype == torch.float32
 
 
