@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
+from regard.decoding.fitting import fit
 from regard.decoding.pack import aligned, packed
 from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
 from regard.errors import ConfigError
@@ -27,16 +28,22 @@ def made_ready(model: M, precision: WrittenIn = "auto") -> M:
     """
     if precision == "int8":
         refuse_int8(model)
-        return packed(model, Int8Product)
+        return _in_int8(model)
     if model.device.type == "cuda":
         return aligned(model) if model.dtype in (torch.bfloat16, torch.float16) else model
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return model
     if precision == "auto" and _gains(model):
-        rounded = packed(model, Int8Product)
+        rounded = _in_int8(model)
         if lost(model, rounded) <= CLOSE:
             return rounded
     return packed(model, FloatProduct) if available(FloatProduct) else model
+
+
+def _in_int8(model: M) -> M:
+    ready = packed(model, Int8Product)
+    fit(ready)
+    return ready
 
 
 def refuse_int8(model: Network) -> None:
