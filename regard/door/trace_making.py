@@ -180,8 +180,8 @@ def _silent(model: Model) -> Model:
 
 @torch.inference_mode()
 def _taught(model: Model, source: Sequence[int], written: Sequence[int], parts: Wanted) -> dict[str, Any]:
-    """One pass over a finished output, all positions at once, with attention as the formula says."""
-    network, reads, writes = model.network, model.source_tokenizer, model.tokenizer
+    """One pass over a finished output, all positions at once, with attention as the formula says, in the numbers that wrote it."""
+    network, reads, writes = model.writer, model.source_tokenizer, model.tokenizer
     prompt = list(source) if isinstance(network, LanguageModel) else [model.config.start_token]
     begun = [*prompt, *written][:-1]
     target = Tokens(torch.tensor([begun], device=network.device))
