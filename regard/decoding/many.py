@@ -46,7 +46,7 @@ def decode_many(
     speculation: Speculation | None = None,
     kept: Kept | None = None,
 ) -> list[list[Hypothesis]]:
-    """What `decode` gives for each source, whatever else is decoded with it, but for rounding in int8 or half precision.
+    """What `decode` gives for each source, whatever else is decoded with it, but for rounding in half precision.
 
     Nothing where the rules leave nothing to write. `speculation`: for a source that is alone. `kept`: tables that a GPU recorded before.
     """

@@ -53,6 +53,10 @@ class Laid:
             self._found[key] = made
         return self._found[key][0]
 
+    def products(self) -> list[Product]:
+        """Those that were laid out so far."""
+        return [product for product, _, _ in self._found.values()]
+
 
 def packed(model: M, product: type[Product] | Laid, *, flat: bool = True) -> M:
     """A copy for inference that shares everything but the packed weights. `flat`: with the decoder written out, where its types are known.

@@ -1,7 +1,7 @@
 """Matrix products on a CPU, y = xWᵀ + b, with the weights laid out once as the kernels want them instead of anew at every product.
 
-In 8 bits weights are rounded once, a scale for each row of W, and the numbers that come in at every product, a scale for all of them: the
-sums are of whole numbers, four times as many at once as of float32.
+In 8 bits weights are rounded once, a scale for each row of W, and the numbers that come in at every product, by a scale that depends on
+nothing but their own row of x: the sums are of whole numbers, four times as many at once as of float32, and the same in any company.
 """
 
 from __future__ import annotations
@@ -47,48 +47,81 @@ class FloatProduct(Product):
         return product
 
 
-MANY = 96  # rows
 LAYING = Lock()  # the engine is a setting of the whole process
 # Without asking at each call which of several kernels of that name is meant.
-LINEAR = torch.ops.quantized.linear_dynamic.default._op
-LINEAR_RELU = torch.ops.quantized.linear_relu_dynamic.default._op
+LINEAR = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
+LINEAR_RELU = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default._op
+ENDS = torch.ops.aten.aminmax.default._op
+ROOMY = 2.0  # times the largest number of a usual row: what nearly all rows fit into
 
 
 class Int8Product(Product):
-    """In 8 bits: through FBGEMM, and for many rows through oneDNN, which lays the weights out otherwise."""
+    """In 8 bits, through FBGEMM.
+
+    How a row is rounded depends on that row alone. Those that fit into `range` all have the one scale that goes with it, and cost no more
+    than a look at the smallest and the largest number of all; any other has a scale of its own. So has every row until a range is given.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         weight, self.bias = weight.detach().float().contiguous(), None if bias is None else bias.detach().float()
         scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         with LAYING, warnings.catch_warnings():  # PyTorch means to give up tensors of this kind; without them there is no int8 here
             warnings.simplefilter("ignore", UserWarning)
-            self.rounded = torch.quantize_per_channel(weight, scale.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
-        self.few, self.halved = _laid("fbgemm", self.rounded, self.bias), not sums_in_32_bits()
-        self.many_pay = max(weight.shape) >= 1024 and not self.halved
-        self.many: dict[bool, Any] = {}
+            rounded = torch.quantize_per_channel(weight, scale.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+        self.laid = _laid("fbgemm", rounded, self.bias)
+        # Whole numbers from -levels to levels, moved by zero to be above 0.
+        self.levels, self.zero = (127, 128) if sums_in_32_bits() else (63, 64)
+        self.range: float | None = None
+        self.seen: Tensor | None = None  # the largest number of each row that came last, while there is no range
+        self._top, self._bottom, self._unit = -1.0, 1.0, 1 / self.levels
+
+    def fit(self) -> None:
+        """A range that rows such as those which came last fit into."""
+        self.range = None if self.seen is None or not self.seen.numel() else ROOMY * float(self.seen.median())
+        if self.range is not None and not 0 < self.range < float("inf"):
+            self.range = None
+        width = self.range or 1.0
+        self._unit = width / self.levels
+        self._top, self._bottom = (-1.0, 1.0) if self.range is None else (width, -width)
+        self.seen = None
+
+    def forget(self) -> None:
+        """Every row has a scale of its own again."""
+        self.seen = None
+        self.fit()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._multiplied(x, relu=False)
+        if self._fits(x):
+            product: Tensor = LINEAR(x, self._unit, self.zero, self.laid)
+            return product
+        return self._by_row(x)
 
     def relu(self, x: Tensor) -> Tensor:
-        return self._multiplied(x, relu=True)
+        if self._fits(x):
+            product: Tensor = LINEAR_RELU(x, self._unit, self.zero, self.laid)
+            return product
+        return self._by_row(x).relu_()
 
-    def _multiplied(self, x: Tensor, *, relu: bool) -> Tensor:
-        try:
-            product: Tensor = (LINEAR_RELU if relu else LINEAR)(x, self._for(x, relu=relu), self.halved)
-        except RuntimeError:
-            if not bool(x.isnan().any()):
-                raise
-            return x.new_full((*x.shape[:-1], len(self.rounded)), float("nan"))  # which has no scale: whoever runs the model will say so
-        return product
+    def _fits(self, x: Tensor) -> bool:
+        if not x.numel():
+            return True
+        low, high = ENDS(x)
+        return bool(high.item() <= self._top and low.item() >= self._bottom)
 
-    def _for(self, x: Tensor, *, relu: bool) -> Any:
-        """The weights as so many rows are multiplied with them fastest."""
-        if not self.many_pay or x.numel() < MANY * x.shape[-1]:
-            return self.few
-        if relu not in self.many:  # each its own: a layout keeps its first kernel, relu or not, for every input of that shape
-            self.many[relu] = _laid("onednn", self.rounded, self.bias)
-        return self.many[relu]
+    def _by_row(self, x: Tensor) -> Tensor:
+        largest = x.abs().amax(-1, keepdim=True)
+        if self.range is None:
+            times, own = largest, None
+            self.seen = largest
+        else:
+            times = largest / self.range
+            own = times > 1
+            own |= times.isnan()
+            times = times.masked_fill(~own, 1.0)
+        # A row of zeros is 0 / 0 here, and whatever that becomes is multiplied by 0 below.
+        product: Tensor = LINEAR(x / times, self._unit, self.zero, self.laid)
+        scaled = product * times if self.bias is None else (product - self.bias) * times + self.bias
+        return scaled if own is None else torch.where(own, scaled, product)
 
 
 def _laid(engine: str, weight: Tensor, bias: Tensor | None) -> Any:

@@ -9,6 +9,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from regard.decoding.fitting import fit
 from regard.decoding.lean import LeanStack
 from regard.decoding.pack import Laid, PackedDeembedder, PackedLinear, PackedProjection, Plain, aligned, packed
 from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
@@ -74,7 +75,9 @@ def prepare(
         return Prepared(model)
     if known is not None and available(kind := Int8Product if known.int8 else FloatProduct):
         own = Laid(kind)
-        return Prepared(packed(model, own, flat=known.flat), laid=(own,))
+        ready = packed(model, own, flat=known.flat)
+        fit(ready)
+        return Prepared(ready, laid=(own,))
     laid = {each.kind: Laid(each.kind, each, edited) for each in before}
     notes: list[str] = []
     if precision == "int8" or (precision == "auto" and _gains(model)):
@@ -127,6 +130,7 @@ def _in_int8(model: M, laid: Laid, *, asked: bool) -> Prepared[M]:
     if around.network is model:
         return around
     ready = packed(model, laid, flat=isinstance(getattr(around.network, "decoder", None), LeanStack))
+    fit(ready)
     found = walked.compared(ready, "int8")
     if found.passed:
         return Prepared(ready, found, around.notes, (laid,))

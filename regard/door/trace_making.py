@@ -186,8 +186,8 @@ def _silent(model: Model) -> Model:
 
 @torch.inference_mode()
 def _taught(model: Model, source: Sequence[int], written: Sequence[int], parts: Wanted) -> dict[str, Any]:
-    """One pass over a finished output, all positions at once, with attention as the formula says."""
-    network, reads, writes = model.generator, model.source_tokenizer, model.tokenizer
+    """One pass over a finished output, all positions at once, with attention as the formula says, in the numbers that wrote it."""
+    network, reads, writes = model.writer, model.source_tokenizer, model.tokenizer
     prompt = list(source) if isinstance(network, LanguageModel) else [model.config.start_token]
     begun = [*prompt, *written][:-1]
     target = Tokens(torch.tensor([begun], device=network.device))
@@ -326,7 +326,7 @@ def _facts(model: Model) -> dict[str, Any]:
         "name": model.name,
         "kind": config.kind,
         "written_in": precision_of(model.network if config.kind == "encoder" else model.writer),
-        "traced_in": precision_of(model.network),
+        "traced_in": precision_of(model.network if config.kind == "encoder" else model.writer),
         "verbs": list(model.verbs),
         "languages": list(model.languages),
         "layers": {stack: deep[stack] for stack in stacks},

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding import products
-from regard.decoding.products import MANY, FloatProduct, Int8Product, Product, available, sums_in_32_bits
+from regard.decoding.products import FloatProduct, Int8Product, Product, available, sums_in_32_bits
 
 needs_float = pytest.mark.skipif(not available(FloatProduct), reason="this PyTorch has no packed products")
 needs_int8 = pytest.mark.skipif(not available(Int8Product), reason="this PyTorch has no int8 kernels for this CPU")
-needs_32_bits = pytest.mark.skipif(not sums_in_32_bits(), reason="this CPU adds products of bytes in 16 bits")
 
 
 def made(outputs: int, inputs: int, rows: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -21,35 +19,76 @@ def made(outputs: int, inputs: int, rows: int = 5) -> tuple[Tensor, Tensor, Tens
     return weight, torch.randn(outputs), torch.randn(rows, inputs) + 0.3
 
 
-def in_whole_numbers(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """xWᵀ + b with W rounded to whole numbers by row and x by one scale for all of it; and what one unit of x is worth (outputs,)."""
+def in_whole_numbers(x: Tensor, weight: Tensor, bias: Tensor | None, width: float | None = None) -> tuple[Tensor, Tensor]:
+    """xWᵀ + b with W and x rounded to whole numbers by row; what fits into `width` has one scale. And what one unit of x is worth."""
     row = weight.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
     rows = (weight / row).round().long()
-    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
-    unit = ((high - low) / (255 if sums_in_32_bits() else 127)).clamp(min=1e-30)
-    zero = (-low / unit).round()
-    whole = ((x / unit).round() + zero).clamp(0, 255 if sums_in_32_bits() else 127) - zero
-    sums = (whole.long() @ rows.T).double() * unit.double() * row[:, 0].double()
+    largest = x.abs().amax(-1, keepdim=True)
+    unit = (largest if width is None else largest.clamp(min=width)).clamp(min=1e-30) / (127 if sums_in_32_bits() else 63)
+    sums = ((x / unit).round().long() @ rows.T).double() * unit.double() * row[:, 0].double()
     return (sums if bias is None else sums + bias).float(), unit * row[:, 0] * 127
+
+
+def fitted(product: Int8Product, x: Tensor) -> Int8Product:
+    product(x)
+    product.fit()
+    return product
 
 
 # A number in the middle between two may be rounded either way: one unit of one input then.
 
 
 @needs_int8
+@pytest.mark.parametrize("fit", [False, True], ids=["by-row", "in-a-range"])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("shape", [(7, 16), (64, 48), (33, 300)])
-def test_int8_is_its_formula(shape: tuple[int, int], biased: bool) -> None:
+def test_int8_is_its_formula(shape: tuple[int, int], biased: bool, fit: bool) -> None:
     weight, bias, x = made(*shape)
     own = bias if biased else None
-    product = Int8Product(weight, own)
+    product = fitted(Int8Product(weight, own), x) if fit else Int8Product(weight, own)
+    assert (product.range is not None) == fit
     for inputs in (x, x * 100, x.abs(), -x.abs(), torch.zeros_like(x)):
-        wanted, unit = in_whole_numbers(inputs, weight, own)
+        wanted, unit = in_whole_numbers(inputs, weight, own, product.range)
         assert bool(((product(inputs) - wanted).abs() <= unit + 1e-5 * wanted.abs()).all())
         torch.testing.assert_close(product.relu(inputs), product(inputs).clamp(min=0))
-    exact = torch.isclose(product(x), in_whole_numbers(x, weight, own)[0], rtol=1e-4, atol=1e-5)
+    exact = torch.isclose(product(x), in_whole_numbers(x, weight, own, product.range)[0], rtol=1e-4, atol=1e-5)
     assert float(exact.float().mean()) > 0.9  # ties are rare
     assert not torch.allclose(product(x), F.linear(x, weight, own), rtol=1e-4)
+
+
+@needs_int8
+@pytest.mark.parametrize("fit", [False, True], ids=["by-row", "in-a-range"])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("shape", [(1024, 96), (96, 1024), (33, 50)])
+def test_a_row_is_rounded_alike_in_any_company(shape: tuple[int, int], biased: bool, fit: bool) -> None:
+    """To the bit: whatever stands beside it, however many rows there are, wherever it stands, and with any number of threads."""
+    weight, bias, x = made(*shape, rows=150)
+    product = Int8Product(weight, bias if biased else None)
+    if fit:
+        fitted(product, x)
+    x[3], x[4], x[5], x[6], x[7] = 50 * x[3], 0.0, 1e-4 * x[5], float("nan"), float("inf")
+    alone = torch.cat([product(row[None]) for row in x])
+    assert bool(alone[6].isnan().all())
+    assert not bool(alone[7].isfinite().any())
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for rows in (range(150), range(2), range(2, 6), range(3, 20), range(8, 104), range(149, -1, -1)):
+                torch.testing.assert_close(product(x[list(rows)]), alone[list(rows)], rtol=0, atol=0, equal_nan=True)
+                torch.testing.assert_close(product.relu(x[list(rows)]), alone[list(rows)].relu(), rtol=0, atol=0, equal_nan=True)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_int8
+def test_no_range_is_made_of_nothing() -> None:
+    weight, bias, x = made(8, 16)
+    for seen in (torch.zeros_like(x), x * float("nan"), x[:0]):
+        assert fitted(Int8Product(weight, bias), seen).range is None
+    product = fitted(Int8Product(weight, bias), x)
+    product.forget()
+    torch.testing.assert_close(product(x), Int8Product(weight, bias)(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", [pytest.param(FloatProduct, marks=needs_float), pytest.param(Int8Product, marks=needs_int8)])
@@ -69,50 +108,9 @@ def test_a_row_of_zeros_gives_its_bias() -> None:
 
 
 @needs_int8
-@needs_32_bits
-@pytest.mark.parametrize("shape", [(1024, 96), (96, 1024)])
-def test_few_rows_are_as_many_rows(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """FBGEMM's kernel and oneDNN's: the same whole numbers, but for ties."""
-    weight, bias, x = made(*shape, rows=MANY)
-    few, many = Int8Product(weight, bias), Int8Product(weight, bias)
-    assert many._for(x[:-1], relu=False) is many.few
-    assert not many.many
-    found = [each for part in (x, 3 * x, torch.cat((x, x))) for each in (many(part), many.relu(part))]
-    assert many._for(x.view(4, MANY // 4, -1), relu=False) is many.many[False] is not many.few
-    monkeypatch.setattr(products, "MANY", 10**6)
-    wanted = [each for part in (x, 3 * x, torch.cat((x, x))) for each in (few(part), few.relu(part))]
-    assert not few.many
-    _, unit = in_whole_numbers(3 * x, weight, bias)
-    for one, other in zip(found, wanted, strict=True):
-        assert bool(((one - other).abs() <= unit + 1e-5 * other.abs()).all())
-        assert float(torch.isclose(one, other, rtol=1e-4, atol=1e-4).float().mean()) > 0.9
-
-
-@needs_int8
-@needs_32_bits
-def test_a_kernel_with_relu_is_never_taken_for_one_without() -> None:
-    """oneDNN's layout keeps the kernel that it was used with first, by the shape of the inputs alone."""
-    weight, bias, x = made(1024, 64, rows=MANY)
-    for first in ("__call__", "relu"):
-        product = Int8Product(weight, bias)
-        getattr(product, first)(x)
-        plain, without = product(x), product.relu(x)
-        assert float(plain.min()) < 0
-        torch.testing.assert_close(without, plain.clamp(min=0))
-
-
-@needs_int8
-def test_small_matrices_have_one_layout() -> None:
-    weight, bias, x = made(64, 64, rows=2 * MANY)
-    product = Int8Product(weight, bias)
-    product(x)
-    assert not product.many
-
-
-@needs_int8
 def test_the_engine_of_the_process_is_as_it_was() -> None:
     before = torch.backends.quantized.engine
-    weight, bias, x = made(1024, 32, rows=MANY)
+    weight, bias, x = made(1024, 32, rows=96)
     Int8Product(weight, bias)(x)
     assert torch.backends.quantized.engine == before
 
@@ -149,7 +147,7 @@ def test_without_kernels_there_are_none() -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(FloatProduct, marks=needs_float), pytest.param(Int8Product, marks=needs_int8)])
-@pytest.mark.parametrize("rows", [4, MANY])
+@pytest.mark.parametrize("rows", [4, 96])
 def test_inputs_may_lie_in_memory_in_any_order(kind: type[Product], rows: int) -> None:
     weight, bias, x = made(1024, 32, rows=rows)
     product, across = kind(weight, bias), x.T.contiguous().T
