@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from regard.nn.backends import HAS_TRITON
+from regard.nn.instead import given_up
 
 if TYPE_CHECKING:
     from regard.decoding.rules import Steering
     from regard.decoding.sampling import Sampler
     from regard.decoding.search import BeamSearch
 
+SEARCH = "the search of a position"
 NEVER, ENDS = 1, 2  # what a word may be
 WIDEST, MOST = 8, 16  # hypotheses of a source, and continuations of each that are looked at
 LONGEST = 32 * 8192  # words of a vocabulary
@@ -42,11 +44,11 @@ class Tables:
 
 
 def suits_greedy(search: Sampler, logits: Tensor) -> bool:
-    return logits.is_cuda and HAS_TRITON and serves_greedy(search, logits)
+    return logits.is_cuda and HAS_TRITON and not given_up(SEARCH) and serves_greedy(search, logits)
 
 
 def suits_beam(search: BeamSearch, logits: Tensor, weights: Tensor | None) -> bool:
-    return logits.is_cuda and HAS_TRITON and weights is None and serves_beam(search, logits)
+    return logits.is_cuda and HAS_TRITON and not given_up(SEARCH) and weights is None and serves_beam(search, logits)
 
 
 def serves_greedy(search: Sampler, logits: Tensor) -> bool:

@@ -13,6 +13,8 @@ import torch
 from regard.models import Network
 from regard.models.state import StackState
 from regard.nn import using
+from regard.nn.cache import Cache
+from regard.nn.instead import give_up
 from regard.nn.tap import hooked
 
 RECORDING = Lock()
@@ -68,7 +70,7 @@ class Replayed:
     def __init__(self, recorder: Graphs) -> None:
         self.graphs: dict[int, Graph] = {}
         self.recorder = recorder
-        self.warm = False
+        self.warm = self.gave_up = False
 
     def __call__(self, state: StackState, step: Callable[[], None]) -> None:
         cache, new = state.cache, state.visible.shape[1]
@@ -79,9 +81,22 @@ class Replayed:
         reach = cache.span_with(new)
         if reach in self.graphs:
             cache.used += new
-        else:
-            self.graphs[reach] = self.recorder.record(step)
+        elif not self._record(reach, step, cache):
+            step()
+            return
         self.graphs[reach].replay()
+
+    def _record(self, reach: int, step: Callable[[], None], cache: Cache) -> bool:
+        """Whether it could be recorded. Where something in it waits for the device, the batch goes on being called, from where it stood."""
+        used = cache.used
+        if self.gave_up:
+            return False
+        try:
+            self.graphs[reach] = self.recorder.record(step)
+        except RuntimeError as error:
+            cache.used, self.gave_up = used, True
+            give_up("a position of decoding", error)
+        return not self.gave_up
 
 
 class CudaGraphs:

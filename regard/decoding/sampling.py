@@ -16,6 +16,7 @@ from regard.decoding.rows import Search
 from regard.decoding.rules import OFF, Steering
 from regard.decoding.search import Hypothesis, log_probabilities, on_host
 from regard.decoding.settings import Sampling
+from regard.nn.instead import give_up
 
 if TYPE_CHECKING:
     from regard.decoding.tree import Tree
@@ -60,8 +61,12 @@ class Sampler(Search):
     def advance(self, logits: Tensor, weights: Tensor | None = None, real: Tensor | None = None) -> None:
         """From the logits (sources, 1, vocabulary) of the next word to the word chosen."""
         if fused.suits_greedy(self, logits):
-            fused.greedy(self, logits)
-            return
+            try:
+                fused.greedy(self, logits)
+            except Exception as error:
+                give_up(fused.SEARCH, error)
+            else:
+                return
         logs = log_probabilities(logits, in_place=self.steering.only_turns_off)
         self.broken |= logs[..., 0].isnan().any()
         # Turned off or not, log-probabilities are logits less a number that is the same for all words. A penalty goes by their sign.

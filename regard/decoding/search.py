@@ -28,6 +28,7 @@ from regard.decoding.rows import Search, put, write_at
 from regard.decoding.rules import OFF, Steering, progress, unmet
 from regard.decoding.settings import Beam
 from regard.nn.cache import ALL
+from regard.nn.instead import give_up
 
 if TYPE_CHECKING:
     from regard.decoding.tree import Tree
@@ -172,8 +173,12 @@ class BeamSearch(Search):
         logits are not kept.
         """
         if fused.suits_beam(self, logits, weights):
-            fused.beam(self, logits)
-            return
+            try:
+                fused.beam(self, logits)
+            except Exception as error:
+                give_up(fused.SEARCH, error)
+            else:
+                return
         logs = log_probabilities(logits, in_place=True)
         self.broken |= logs[..., 0].isnan().any()
         if self.tree is not None:

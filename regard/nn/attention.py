@@ -11,7 +11,8 @@ from regard.config import Bias
 from regard.errors import CacheError, ConfigError, MaskError, ShapeError, nearest
 from regard.nn import backends
 from regard.nn.cache import KeyValues, LayerCache
-from regard.nn.few import few, few_on_gpu, suits
+from regard.nn.few import IN_ONE, few, few_on_gpu, suits
+from regard.nn.instead import give_up
 from regard.nn.masks import Mask, Rule
 from regard.nn.positions import Placement
 from regard.nn.tap import tap
@@ -74,7 +75,10 @@ class Attention(nn.Module):
             query, key, value = self._split(self.project(x))
             query, new = positions.turn_query(query), KeyValues(positions.turn_key(key), value)
             if cache is not None and few_on_gpu(query, (*new, cache.key, cache.value), mask, positions.bias):
-                return self._in_one(query, cache.key, cache.value, mask, new, cache.slots)
+                try:
+                    return self._in_one(query, cache.key, cache.value, mask, new, cache.slots)
+                except Exception as error:
+                    give_up(IN_ONE, error)
             seen = new if cache is None else cache.extend(new)
         elif cache is not None:
             raise CacheError("a cache is for self-attention; keep the keys and values of a source with keys_values() and pass those")
@@ -82,7 +86,10 @@ class Attention(nn.Module):
             query = positions.turn_query(self._heads(self.project.part(x, slice(None, self.query_rows)), self.heads))
             seen = source if isinstance(source, KeyValues) else self.keys_values(source, positions)
             if isinstance(source, KeyValues) and few_on_gpu(query, seen, mask, positions.bias):
-                return self._in_one(query, *seen, mask)
+                try:
+                    return self._in_one(query, *seen, mask)
+                except Exception as error:
+                    give_up(IN_ONE, error)
         mask = _checked(mask, query, seen.key)
         backend, dropout = backends.serving(backends.chosen(self.backend), mask), self.dropout if self.training else 0.0
         if backend is backends.sdpa and not dropout and suits(query, mask):

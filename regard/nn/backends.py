@@ -98,7 +98,7 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tenso
         raise ConfigError("backend 'varlen' has neither biases nor dropout of weights; use backend 'sdpa'")
     if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
         raise ConfigError(f"backend 'varlen' runs on a GPU in bfloat16 or float16, not on {query.device.type} in {query.dtype}; use 'sdpa'")
-    attend_packed = _attend_short if _suits_short(query, packed) else _attend_long
+    attend_packed = _attend_short if _suits_short(query, packed) and query.dtype == key.dtype == value.dtype else _attend_long
     return Attended(attend_packed(query, key, value, packed, scale))
 
 

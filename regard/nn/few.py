@@ -12,11 +12,12 @@ from torch import Tensor
 
 from regard.nn import backends
 from regard.nn.backends import HAS_TRITON, SHORT_WIDTHS, Attended
-from regard.nn.instead import alike, instead, kinds
+from regard.nn.instead import alike, given_up, instead, kinds
 from regard.nn.masks import Mask
 from regard.nn.tap import recording
 
 FEW = 16
+IN_ONE = "attention of one position"
 
 
 def few_on_gpu(query: Tensor, others: Sequence[Tensor], mask: Mask | None, bias: Tensor | None) -> bool:
@@ -28,9 +29,9 @@ def few_on_gpu(query: Tensor, others: Sequence[Tensor], mask: Mask | None, bias:
     if not served_on_gpu(query.device, query.dtype, query.shape[3], count) or bias is not None or torch.is_grad_enabled():
         return False
     plain = mask is None or (isinstance(mask, Mask) and mask.packed is None)
-    if not plain or recording() or backends.overridden() or torch.compiler.is_compiling():
+    if not plain or recording() or backends.overridden() or torch.compiler.is_compiling() or given_up(IN_ONE):
         return False
-    return alike(query, *others) or instead("attention of one position", f"its operands are in {kinds(query, *others)}")
+    return alike(query, *others) or instead(IN_ONE, f"its operands are in {kinds(query, *others)}")
 
 
 def served_on_gpu(device: torch.device, dtype: torch.dtype, width: int, queries: int) -> bool:

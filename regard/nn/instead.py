@@ -1,21 +1,38 @@
-"""Where a GPU's faster way does not serve, the definition is taken, and one line says so."""
+"""Where a GPU's faster way does not serve or can't be started, the definition is taken, and one line says so."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from regard.errors import RegardError
+
 _told: set[str] = set()
+_given_up: set[str] = set()
 
 
 def instead(what: str, why: str) -> Literal[False]:
-    """Says once that the definition computes this, more slowly, and why; the answer to whether the faster way serves."""
+    """Says once that the definition computes this, and why; the answer to whether the faster way serves."""
     if what not in _told:
         _told.add(what)
-        warnings.warn(f"{what}: {why}, which its GPU kernel does not serve; PyTorch's own operations do it, more slowly", stacklevel=2)
+        warnings.warn(f"{what} has a faster way on a GPU, but {why}; PyTorch's own operations do it", stacklevel=2)
     return False
+
+
+def given_up(what: str) -> bool:
+    """Whether it turned out that it can't be started here."""
+    return what in _given_up
+
+
+def give_up(what: str, error: Exception) -> None:
+    """A kernel or a recording that can't be started here is not tried again. What went wrong otherwise is the caller's."""
+    if isinstance(error, torch.OutOfMemoryError | RegardError):
+        raise error
+    _given_up.add(what)
+    instead(what, f"it can't be started ({str(error).strip().split(chr(10))[0] or type(error).__name__})")
 
 
 def alike(first: Tensor, *others: Tensor) -> bool:

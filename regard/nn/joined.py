@@ -11,24 +11,27 @@ from torch import Tensor, nn
 
 from regard.nn import backends
 from regard.nn.backends import HAS_TRITON
+from regard.nn.instead import given_up
 from regard.nn.tap import recording
 
 WIDEST = 2048  # what of a row fits into the registers of one program
 FEW = 256  # rows, beyond which the time is elsewhere
 ACTIVATED = {"relu": False, "gelu-tanh": True}  # what a product's kernel can do at its end, and whether that is the latter
 
+JOINED = "a norm after a sum"
+
 SubLayer = Callable[[Tensor], Tensor]
 
 
-def joins(norm: nn.Module, x: Tensor) -> bool:
-    """Whether norms of this kind can be joined for x (rows, length, width), and nobody wants to see what is left out."""
-    if not _alone(norm, x) or not HAS_TRITON:
+def joins(norms: Sequence[nn.Module], x: Tensor) -> bool:
+    """Whether all these norms can be joined with the sums before them, for x (rows, length, width)."""
+    if not HAS_TRITON or given_up(JOINED):
         return False
     fits = x.shape[0] * x.shape[1] <= FEW and x.shape[2] <= WIDEST
-    return fits and isinstance(norm, nn.LayerNorm) and norm.bias is not None
+    return fits and all(isinstance(norm, nn.LayerNorm) and norm.bias is not None for norm in norms)
 
 
-def _alone(module: nn.Module, x: Tensor) -> bool:
+def alone(module: nn.Module, x: Tensor) -> bool:
     """Whether nobody wants more than the result, in half precision on a GPU."""
     if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float16) or torch.is_grad_enabled() or module.training:
         return False
@@ -51,7 +54,9 @@ def run(x: Tensor, steps: Sequence[tuple[nn.Module, SubLayer]], last: nn.Module 
 
 def activates(activation: str, linear: nn.Module, x: Tensor) -> bool:
     """Whether the product for x can have this non-linearity at its end."""
-    return activation in ACTIVATED and type(linear) is nn.Linear and linear.bias is not None and _alone(linear, x)
+    if activation not in ACTIVATED or type(linear) is not nn.Linear or linear.bias is None or not alone(linear, x):
+        return False
+    return linear.weight.dtype == linear.bias.dtype == x.dtype
 
 
 def activated(activation: str, linear: nn.Linear, x: Tensor) -> Tensor:

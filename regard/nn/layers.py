@@ -12,6 +12,7 @@ from regard.config import Transformer
 from regard.nn import backends, joined
 from regard.nn.attention import Attention
 from regard.nn.cache import CacheView, KeyValues, LayerCache
+from regard.nn.instead import give_up
 from regard.nn.masks import Mask
 from regard.nn.positions import Placement, make_positions
 from regard.nn.tap import tap
@@ -178,12 +179,20 @@ class Stack(nn.Module):
             for index in range(len(self.layers))
         ]
         blocks = [layer for layer in self.layers if isinstance(layer, Block)]
-        if blocks and joined.joins(blocks[0].feedforward_add.norm, x):
+        if joined.alone(self, x) and len(blocks) == len(self.layers) and joined.joins(self._norms(blocks), x):
             steps = [step for block, own in zip(blocks, given, strict=True) for step in block.steps(**own)]
-            return joined.run(x, [(add.norm, sublayer) for add, sublayer in steps], self.norm if steps[0][0].before else None)
+            try:
+                return joined.run(x, [(add.norm, sublayer) for add, sublayer in steps], self.norm if steps[0][0].before else None)
+            except Exception as error:
+                give_up(joined.JOINED, error)
         for layer, own in zip(self.layers, given, strict=True):
             x = layer(x, **own)
         return self.norm(x)
+
+    def _norms(self, blocks: list[Block]) -> list[nn.Module]:
+        """Of all sub-layers, and the last one where there is one."""
+        paths = [add for block in blocks for add in (block.attention_add, block.cross_add, block.feedforward_add) if add is not None]
+        return [*(add.norm for add in paths), *([self.norm] if paths[0].before else [])]
 
     def keys_values(self, memory: Tensor) -> list[KeyValues]:
         """Each layer's cross-attention keys and values of a memory: once per source, not once per word or beam."""

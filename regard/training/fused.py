@@ -19,7 +19,7 @@ WIDEST = 2048  # what of a row fits into the registers of one program
 def fuse(model: nn.Module) -> None:
     """Gives a model's layers the faster forward where there is one; parameters and names stay what they are."""
     for module in model.modules():
-        if type(module) is AddNorm and not module.before and isinstance(module.norm, nn.LayerNorm):
+        if type(module) is AddNorm and not module.before and isinstance(module.norm, nn.LayerNorm) and module.norm.bias is not None:
             module.__class__ = FusedAddNorm
         elif type(module) is FeedForward and module.activation is F.relu and not module.gated and module.widen.bias is not None:
             module.__class__ = FusedFeedForward

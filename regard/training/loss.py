@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,7 +11,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from regard.nn.backends import HAS_TRITON
+from regard.nn.instead import give_up, given_up, instead, kinds
+
 LOGITS = {"cuda": 2**29, "cpu": 2**23}  # how many are there at a time: enough to keep the device busy, few enough to forget their memory
+SURPRISE = "the loss over a vocabulary"
+SERVED = (torch.bfloat16, torch.float16, torch.float32)  # the kernel adds up in float32
 ALIGNED = 128  # a vocabulary of another size than a multiple of this slows the matrix unit down by half
 
 
@@ -104,10 +108,14 @@ def _parts(length: int, most: int) -> Iterator[slice]:
 
 def _surprise(logits: Tensor, labels: Tensor, real: Tensor, smoothing: float, vocabulary: int, *, slopes: bool) -> Tensor:
     """Each token's surprise (tokens,), zero where it is not real. With `slopes`, its gradients take the logits' place."""
-    if logits.is_cuda and find_spec("triton") is not None:
+    if _served(logits):
         from regard.training.surprise import surprise  # compiles a kernel: only where there is a GPU to run it
 
-        return surprise(logits, labels, real, smoothing, vocabulary, slopes=slopes)
+        try:
+            return surprise(logits, labels, real, smoothing, vocabulary, slopes=slopes)
+        except Exception as error:
+            give_up(SURPRISE, error)
+    logits, padding = logits[:, :vocabulary], logits[:, vocabulary:]
     logs = F.log_softmax(logits.float() if logits.dtype.itemsize < 4 else logits, -1)
     found = -logs.gather(-1, labels[:, None]).squeeze(-1)
     if smoothing:
@@ -116,7 +124,15 @@ def _surprise(logits: Tensor, labels: Tensor, real: Tensor, smoothing: float, vo
         logs.exp_().sub_(smoothing / vocabulary)
         logs.scatter_add_(-1, labels[:, None], logs.new_full((len(labels), 1), smoothing - 1))
         logits.copy_(logs.masked_fill_(~real[:, None], 0.0))
+        padding.zero_()
     return found.masked_fill(~real, 0.0)
+
+
+def _served(logits: Tensor) -> bool:
+    """Whether the kernel serves these."""
+    if not logits.is_cuda or not HAS_TRITON or given_up(SURPRISE):
+        return False
+    return logits.dtype in SERVED or instead(SURPRISE, f"its logits are in {kinds(logits)}")
 
 
 def _wide_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:

@@ -5,6 +5,7 @@ In float32 and float16; the interpreter's bfloat16 is not a GPU's. What is compa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -130,9 +131,10 @@ def add_norm_alone_law(dtype: torch.dtype) -> None:
     close(output.detach(), F.layer_norm(exact, (24,), norm.weight.double(), norm.bias.double(), norm.eps).detach(), 16)
 
 
-def surprise_law(dtype: torch.dtype, smoothing: float) -> None:
+def surprise_law(dtype: torch.dtype, smoothing: float, surprise: Callable[..., Tensor] | None = None) -> None:
     """Values and slopes, of a vocabulary that is no multiple of a block, beside columns that are padding."""
-    from regard.training.surprise import surprise
+    if surprise is None:
+        from regard.training.surprise import surprise
 
     torch.manual_seed(6)
     rows, vocabulary, columns = 7, 50, 64

@@ -85,7 +85,10 @@ def test_a_cache_of_another_kind_is_read_by_the_definition(dtype: torch.dtype, a
     attention = Attention(64, 4).eval().to(dtype)
     layer = LayerCache(*(torch.zeros(1, 4, 8, 16) for _ in range(2)), torch.tensor([0]), 8)
     with torch.no_grad(), torch.autocast("cpu", dtype):
-        with pytest.warns(UserWarning, match=rf"attention of one position: its operands are in {str(dtype)[6:]} and float32, which"):
+        with pytest.warns(
+            UserWarning,
+            match=rf"attention of one position has a faster way on a GPU, but its operands are in {str(dtype)[6:]} and float32; PyTorch",
+        ):
             first = attention(torch.ones(1, 1, 64), cache=layer)
         assert torch.equal(attention(torch.ones(1, 1, 64), cache=layer), first)
     assert layer.key[:, :, 0].any()
