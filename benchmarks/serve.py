@@ -85,9 +85,9 @@ class Offline:
 class Served:
     """`regard serve`, and where it listens."""
 
-    def __init__(self, model: str, waiting: int, workers: int, precision: str) -> None:
+    def __init__(self, model: str, waiting: int, workers: int | None, precision: str) -> None:
         command = [sys.executable, "-m", "regard", "serve", "--model", model, "--port", "0", "--precision", precision]
-        command += ["--max-waiting", str(waiting), "--workers", str(workers)]
+        command += ["--max-waiting", str(waiting), *([] if workers is None else ["--workers", str(workers)])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rpartition(":")[2])

@@ -232,11 +232,12 @@ class Queue:
             raise ClosingError("the server is about to stop and takes no more requests; ask another, or again later")
         if len(asks) > self.limits.waiting:
             raise TooMuchError(f"{len(asks)} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
-        room = self.limits.waiting - len(self.waiting)
+        waiting, seconds = len(self.waiting), self.seconds_of_work()
         # Who would wait for half of the time that there is had better come again than wait for nothing.
-        if len(asks) > room or (self.waiting and self.seconds_of_work() > self.limits.seconds / 2):
+        if len(asks) > self.limits.waiting - waiting or (waiting and seconds > self.limits.seconds / 2):
             self.metrics.refused.labels("full").inc()
-            raise FullError(f"{len(self.waiting)} texts are waiting already; ask again in a while", self.retry_after())
+            long = f", some {seconds:.0f} s of work" if seconds >= 1 else ""
+            raise FullError(f"{waiting} texts are waiting already{long}; ask again in a while", self.retry_after())
 
     def seconds_of_work(self) -> float:
         """How long those who wait will take, by the speed of late; what was never done yet counts for nothing."""

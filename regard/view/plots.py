@@ -30,6 +30,8 @@ Drawn = TypeVar("Drawn")
 
 INK, QUIET, ACCENT = "#1c2430", "#6b7480", "#2459a6"
 HEADS_SHOWN = 16  # of a layer, in a grid
+PANEL, LABEL, WIDEST = 1.1, 0.1, 24.0  # inches of a grid: a head at least, with a token's name, all heads at most beyond that
+LEAST_POINTS = 4.0  # of letters that can still be read
 NUMBERED = 24  # tokens up to which a table has its numbers written in
 KINDS = {"encoder": "source over source", "decoder": "target over target", "cross": "target over source"}
 # Fonts are tried one after the other for each letter; DejaVu comes with matplotlib and has no Indian, Chinese, Japanese or Korean ones.
@@ -121,22 +123,35 @@ def attention_grid(trace: Trace, kind: str, heads: int = HEADS_SHOWN) -> Figure:
     count = min(heads, weights.shape[1])
     queries, keys = weights.shape[2:]
     tall = max(0.5, min(2.0, queries / keys))
-    figure = new_figure(1.1 * count + 0.6, 1.1 * tall * len(own.layers) + 0.9)
+    beside, below = _labels(trace, own.query, kind), _labels(trace, own.key, "")
+    panel = min(max(PANEL, LABEL * keys, LABEL * queries / tall), max(PANEL, WIDEST / count))  # inches, with room for its tokens
+    size = min(7.0, 0.85 * 72 * panel * min(1 / keys, tall / queries))  # points
+    named = size >= LEAST_POINTS
+    panel = panel if named else PANEL
+    figure = new_figure(panel * count + (1.2 if named else 0.6), panel * tall * len(own.layers) + (1.5 if named else 0.9))
     grid = figure.subplots(len(own.layers), count, squeeze=False)
     for row, layer in enumerate(own.layers):
         for column in range(count):
             axes = grid[row][column]
             shown = _draw(axes, weights[row, column], own.mask)
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.tick_params(length=0, labelsize=size, pad=1)
+            axes.set_xticks(*_ticks(below, named and row == len(own.layers) - 1), rotation=90)
+            axes.set_yticks(*_ticks(beside, named and column == 0))
             if row == 0:
                 axes.set_title(f"{own.heads[column] + 1}", fontsize=9, color=QUIET, pad=3)
             if column == 0:
                 axes.set_ylabel(f"layer {layer + 1}", fontsize=9, color=QUIET, labelpad=3)
+    if not named:
+        figure.supxlabel("too many tokens to be named: they stand in order, from the left and from above", fontsize=8, color=QUIET)
     more = "" if count == weights.shape[1] else f", the first {count} of {weights.shape[1]} heads"
     figure.suptitle(f"{kind} attention, {KINDS[kind]}: layers down, heads across{more}", fontsize=10)
     _colorbar(figure, shown, grid, "weight")
     return figure
+
+
+def _ticks(names: Sequence[str], named: bool) -> tuple[Sequence[int], Sequence[str]]:
+    """A place and a label for each token, or none."""
+    return (range(len(names)), [plain(name) for name in names]) if named else ((), ())
 
 
 @styled

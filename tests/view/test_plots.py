@@ -74,6 +74,21 @@ def test_the_grid_has_every_layer_and_head(trace: Trace) -> None:
         assert torch.equal(image, weights.masked_fill(~own.mask, -1))  # masked cells are not drawn, which is not the same as zero
 
 
+def test_the_grid_names_its_tokens_where_they_can_be_read(trace: Trace, tmp_path: Path) -> None:
+    assert trace.source is not None
+    assert trace.target is not None
+    said = texts(save(attention_grid(trace, "cross"), tmp_path / "grid.svg"))
+    assert said >= {token.strip() for token in (*trace.source.tokens, *trace.target.next.tokens)}
+    own = trace.attention["cross"]
+    assert own.weights is not None
+    many = 60
+    wide = replace(own, weights=own.weights.repeat(1, 1, 1, many), mask=None)
+    source = replace(trace.source, tokens=trace.source.tokens * many)
+    said = texts(save(attention_grid(replace(trace, source=source, attention={"cross": wide}), "cross"), tmp_path / "wide.svg"))
+    assert not said & {"<to:back>", "<end>"}
+    assert any("too many tokens to be named" in each for each in said)
+
+
 def test_a_table_says_words_and_numbers(trace: Trace, tmp_path: Path) -> None:
     assert trace.source is not None
     assert trace.target is not None
