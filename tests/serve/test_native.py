@@ -214,3 +214,24 @@ def test_metrics_are_what_prometheus_reads(start: Start) -> None:
     assert found["regard_batch_texts_count", ("model", "translator"), ("verb", "translate")] == 1
     assert found["regard_waiting_texts",] == 0
     assert found["process_resident_memory_bytes",] > 1e6
+
+
+def test_translations_in_parts(live: Live) -> None:
+    """Line by line as /translate does, with the answer to each part; a long line in the parts that it is translated in."""
+    text = "  1 2 3\n\n4 5\r\n" + "1 2 3 4 5 6. " * 6
+    [answer] = live.post("/api/translate", {"texts": text, "to": "same", "parts": True}).json["answers"]
+    plain = live.post("/translate", {"q": text, "source": "en", "target": "same"})
+    assert answer["text"] == plain.json["translatedText"]
+    given = [part["given"] for part in answer["parts"]]
+    assert given[:2] == ["1 2 3", "4 5"]
+    assert len(given) > 3
+    assert answer["around"][:3] == ["  ", "\n\n", "\r\n"]
+    both = zip(answer["parts"], answer["around"][1:], strict=True)
+    assert answer["around"][0] + "".join(part["text"] + after for part, after in both) == answer["text"]
+    assert all(part["tokens"] and part["ended"] in (True, False) for part in answer["parts"])
+    assert live.post("/api/translate", {"texts": ["", " \n"], "to": "same", "parts": True}).json["answers"][1] == {
+        "text": " \n", "parts": [], "around": [" \n"],
+    }  # fmt: skip
+    refused = live.post("/api/translate", {"texts": "1", "to": "same", "parts": True, "prefix": "2"})
+    assert refused.status == 400
+    assert "leave one of the two out" in refused.json["error"]

@@ -26,8 +26,9 @@ def test_one_file_without_a_server(visiting: Callable[..., Visit], site: Live, t
         assert page.locator(".trouble").count() == 0
     page.keyboard.press("2")
     page.locator(".weights tbody tr").nth(1).locator("td").nth(2).click()
-    page.get_by_role("button", name="The dot product behind it").click()
+    page.locator(".made").get_by_role("button", name="head 2").click()  # an average has a product for each head
     page.locator("#stage-cross-scores .equation").wait_for()
     assert "target=1" in page.url
+    assert "head=2" in page.url
     page.reload()
     page.locator("#stage-cross-scores .equation").wait_for()
