@@ -16,47 +16,40 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import regard
 
 ROWS, ASKED = 6_000, 200
+TASKS = ("reverse", "copy", "sort")
 WORDS = ("nul", "ba", "keto", "dira", "fo", "lumi", "sarpe", "vex", "onti", "garu")  # of the digits 0 to 9, in no language
 
 
-def reverse(chance: random.Random) -> tuple[str, str]:
-    """A number of 3 to 7 digits, and the words of its digits from the last to the first."""
-    digits = [chance.randrange(10) for _ in range(chance.randint(3, 7))]
-    return "".join(map(str, digits)), " ".join(WORDS[digit] for digit in reversed(digits))
+def source_of(task: str, chance: random.Random) -> str:
+    """A number of 3 to 7 digits; 4 to 10 letters; 4 to 10 digits with spaces between them."""
+    if task == "copy":
+        return "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(4, 10)))
+    shortest, longest, space = (3, 7, "") if task == "reverse" else (4, 10, " ")
+    return space.join(str(chance.randrange(10)) for _ in range(chance.randint(shortest, longest)))
 
 
-def copy(chance: random.Random) -> tuple[str, str]:
-    """4 to 10 letters, and the same again."""
-    text = "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(4, 10)))
-    return text, text
-
-
-def sort(chance: random.Random) -> tuple[str, str]:
-    """4 to 10 digits, and the same in order."""
-    digits = [str(chance.randrange(10)) for _ in range(chance.randint(4, 10))]
-    return " ".join(digits), " ".join(sorted(digits))
-
-
-TASKS: dict[str, Callable[[random.Random], tuple[str, str]]] = {"reverse": reverse, "copy": copy, "sort": sort}
+def answer(task: str, source: str) -> str:
+    """The words of the digits from the last to the first; the same letters again; the digits in order."""
+    if task == "reverse":
+        return " ".join(WORDS[int(digit)] for digit in reversed(source))
+    return source if task == "copy" else " ".join(sorted(source.split()))
 
 
 def pairs(task: str, seed: int, rows: int = ROWS, asked: int = ASKED) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """The rows to learn from, and others whose sources are not among them."""
     chance = random.Random(f"{task} {seed}")
-    learned = [TASKS[task](chance) for _ in range(rows)]
-    seen = {source for source, _ in learned}
-    unseen: dict[str, str] = {}
+    learned = [source_of(task, chance) for _ in range(rows)]
+    seen, unseen = set(learned), dict[str, None]()
     while len(unseen) < asked:
-        source, target = TASKS[task](chance)
+        source = source_of(task, chance)
         if source not in seen:
-            unseen[source] = target
-    return learned, list(unseen.items())
+            unseen[source] = None
+    return [(source, answer(task, source)) for source in learned], [(source, answer(task, source)) for source in unseen]
 
 
 def write(path: Path, rows: list[tuple[str, str]]) -> Path:
@@ -89,7 +82,7 @@ def _children() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", choices=sorted(TASKS), default=list(TASKS))
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--set", nargs="+", default=[], help="settings to try, instead of none")
     parser.add_argument("--keep", type=Path, help="a folder for the runs, instead of one that is removed")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -112,3 +114,35 @@ def test_a_model_that_has_learned_is_moved_gently(tmp_path: Path) -> None:
     assert recipe.data.max_length <= read_config(find_bundle("translator")).context
     assert [file.to for file in recipe.data.train] == ["de"]
     assert "the vocabulary of translator" in describe(recipe)
+
+
+@pytest.fixture(scope="module")
+def own_data() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("own_data", Path(__file__).parents[2] / "benchmarks/own_data.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("task", "source", "target"), [("reverse", "0912", "keto ba garu nul"), ("copy", "abcz", "abcz"), ("sort", "3 0 3 1", "0 1 3 3")]
+)
+def test_made_up_rows(own_data: ModuleType, task: str, source: str, target: str) -> None:
+    """The same for the same seed, and none that is asked for is among those learned from."""
+    learned, asked = own_data.pairs(task, 1, rows=200, asked=20)
+    assert (learned, asked) == own_data.pairs(task, 1, rows=200, asked=20)
+    assert learned != own_data.pairs(task, 2, rows=200, asked=20)[0]
+    assert (len(learned), len(asked)) == (200, 20)
+    assert not {source for source, _ in learned} & {source for source, _ in asked}
+    assert own_data.answer(task, source) == target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["reverse", "copy", "sort"])
+def test_own_data_is_learned_without_settings(tmp_path: Path, own_data: ModuleType, task: str) -> None:
+    """At least 190 of 200 unseen sources; `benchmarks/own_data.py` does it with three seeds."""
+    learned, asked = own_data.pairs(task, 1)
+    own_data.trained(own_data.write(tmp_path / "train.tsv", learned), tmp_path / "run", 1, [])
+    assert own_data.right(tmp_path / "run" / "bundle", asked) >= 0.95 * len(asked)
