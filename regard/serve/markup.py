@@ -56,8 +56,7 @@ def lines_of(text: str) -> Parts:
     """Each line on its own, as a model learned them; empty ones and spaces at the edges stay."""
     gathered = _Gathered()
     for line in BREAK.split(text):
-        inner = line.strip()
-        gathered.text(line, inner, _as_it_is)
+        gathered.text(line, _as_it_is)
     return gathered.parts()
 
 
@@ -102,17 +101,16 @@ class _Gathered:
     def outside(self, piece: str) -> None:
         self.around[-1].append(piece)
 
-    def text(self, whole: str, inner: str, write: Write, *, tagged: bool = False) -> None:
-        """Spaces at the edges of prose are none."""
-        if not inner:
+    def text(self, whole: str, write: Write, inner: str | None = None, *, tagged: bool = False) -> None:
+        """Prose, whose spaces at the edges are none; `inner`: what is translated, where it is not the prose itself."""
+        if not whole.strip():
             self.outside(whole)
             return
-        before, after = len(whole) - len(whole.lstrip()), len(whole.rstrip())
-        self.outside(whole[:before])
-        self.texts.append(inner)
+        self.outside(whole[: len(whole) - len(whole.lstrip())])
+        self.texts.append(whole.strip() if inner is None else inner)
         self.writes.append(write)
         self.tagged.append(tagged)
-        self.around.append([whole[after:]])
+        self.around.append([whole[len(whole.rstrip()) :]])
 
     def parts(self) -> Parts:
         return Parts(tuple(self.texts), tuple(map("".join, self.around)), tuple(self.writes), tuple(self.tagged))
@@ -120,22 +118,20 @@ class _Gathered:
 
 def _gather(pieces: Sequence[Piece], gathered: _Gathered) -> None:
     """What stands between two breaks, with the tags within it."""
-    if not any(piece.kind == "prose" and piece.text.strip() for piece in pieces):
+    inside = [index for index, piece in enumerate(pieces) if piece.kind != "mark" and piece.text.strip()]
+    if not any(pieces[index].kind == "prose" for index in inside):
         gathered.outside("".join(piece.text for piece in pieces))
         return
-    first = next(index for index, piece in enumerate(pieces) if piece.kind != "prose" or piece.text.strip())
-    last = next(index for index in range(len(pieces) - 1, -1, -1) if pieces[index].kind != "prose" or pieces[index].text.strip())
-    lead, tail = ("".join(piece.text for piece in own) for own in (pieces[:first], pieces[last + 1 :]))
-    text, roots = _without_tags(pieces[first : last + 1])
-    if not roots:
-        whole = unescape("".join(piece.text for piece in pieces))
-        gathered.text(whole, SPACES.sub(" ", whole.strip()), lambda translation, _: escape(translation, quote=False))
-        return
-
-    def write(translation: str, looks: Sequence[Aligned] | None) -> str:
-        return put_back(text, roots, translation, looks)
-
-    gathered.text(lead + text + tail, text, write, tagged=True)
+    own = pieces[inside[0] : inside[-1] + 1]
+    gathered.outside("".join(piece.text for piece in pieces[: inside[0]]))
+    text, roots = _without_tags(own)
+    if roots:
+        before, after = (piece.text if piece.kind == "prose" else "" for piece in (own[0], own[-1]))
+        edges = f"{before[: len(before) - len(before.lstrip())]}.{after[len(after.rstrip()) :]}"
+        gathered.text(edges, lambda translation, looks: put_back(text, roots, translation, looks), text, tagged=True)
+    else:
+        gathered.text(unescape("".join(piece.text for piece in own)), lambda translation, _: escape(translation, quote=False), text)
+    gathered.outside("".join(piece.text for piece in pieces[inside[-1] + 1 :]))
 
 
 def _without_tags(pieces: Sequence[Piece]) -> tuple[str, list[Node]]:
@@ -144,24 +140,24 @@ def _without_tags(pieces: Sequence[Piece]) -> tuple[str, list[Node]]:
     roots: list[Node] = []
     held = [roots]  # the children of the element at hand, in that around it …
     open_nodes: list[Node] = []
-    text = ""
     words: list[str] = []
     length = 0
-
-    def add(own: str) -> None:
-        nonlocal length
-        words.append(own)
-        length += len(own)
-
     for index, piece in enumerate(pieces):
         if piece.kind == "prose":
             own = SPACES.sub(" ", unescape(piece.text))
-            ends_in_space = not words or words[-1][-1:] == " "
-            add(own[1:] if ends_in_space and own.startswith(" ") else own)
+            if own.startswith(" ") and (not words or words[-1].endswith(" ")):
+                own = own[1:]
+                if words and held[-1] and held[-1][-1].begin == length and _name(held[-1][-1].opening) == "img":
+                    held[-1][-1].opening += " "  # a picture between words stays between spaces
+            words += [own] if own else []
+            length += len(own)
         elif piece.kind == "literal":
-            begin, tag = piece.text.index(">") + 1, piece.text.rindex("<")
+            opening = TAG.match(piece.text)
+            assert opening is not None
+            begin, tag = opening.end(), piece.text.rindex("<")
             node = Node(piece.text[:begin], length, length, piece.text[tag:], raw=piece.text[begin:tag])
-            add(SPACES.sub(" ", unescape(TAG.sub("", piece.text[begin:tag]))))
+            words.append(SPACES.sub(" ", unescape(TAG.sub("", piece.text[begin:tag]))))
+            length += len(words[-1])
             node.end = length
             held[-1].append(node)
         elif index not in partners:
@@ -178,6 +174,12 @@ def _without_tags(pieces: Sequence[Piece]) -> tuple[str, list[Node]]:
     text = "".join(words)
     shift = len(text) - len(text.lstrip())
     inner = text.strip()
+    _without_edges(roots, shift, inner)
+    return inner, roots
+
+
+def _without_edges(roots: Sequence[Node], shift: int, inner: str) -> None:
+    """Where nodes stand in a text that lost the spaces at its edges, each without those at its own."""
     waiting = list(roots)
     while waiting:
         node = waiting.pop()
@@ -186,7 +188,6 @@ def _without_tags(pieces: Sequence[Piece]) -> tuple[str, list[Node]]:
         node.begin, node.end = begin + len(own) - len(own.lstrip()), end - len(own) + len(own.rstrip())
         node.end = max(node.begin, node.end)
         waiting += node.children
-    return inner, roots
 
 
 def _partners(pieces: Sequence[Piece]) -> set[int]:

@@ -120,6 +120,8 @@ def _placed(
                 total, start = 0.0, at
             total += shares[index]
             if total > best:
+                while start < at and not any(map(str.isalnum, translation[slice(*words[inside[start]])])):
+                    start += 1  # a comma before the words
                 best, place = total, (words[inside[start]][0], words[index][1])
     if place is not None:
         return place

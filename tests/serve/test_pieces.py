@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.serve.markup import html_of, lines_of
+from regard.serve.markup import TAG, html_of, lines_of
 from regard.serve.stops import Stops, cut
 
 
@@ -23,9 +23,20 @@ def test_lines_come_back_as_they_were(text: str) -> None:
 @pytest.mark.parametrize(
     ("page", "texts", "again"),
     [
-        ("<p>One <b>two</b> three.</p>", ("One", "two", "three."), None),
+        ("<p>One <b>two</b> three.</p>", ("One two three.",), None),
+        ("<p>One</p> <p>\n two\n three </p>", ("One", "two three"), "<p>One</p> <p>\n two three </p>"),
         ("a &amp; b &lt;c&gt;", ("a & b <c>",), None),
-        ("<br/><hr> x <img alt='> y'>z", ("x", "z"), None),
+        ("<br/><hr> x <img alt='> y'>z", ("x z",), None),
+        ("a <img src=x> b", ("a b",), None),
+        ("<b>a <i>b</b> c</i>", ("a b c",), None),
+        ("<p>one <b>two</p><p>three</b> four</p>", ("one two", "three four"), None),
+        (
+            "use <code title='>'>a &lt; <i>b</i></code> <!-- so --> now",
+            ("use a < b now",),
+            "use <code title='>'>a &lt; <i>b</i></code> <!-- so -->now",
+        ),
+        ("<code>x = 1</code>", (), None),
+        ("<a href='x'><div>in a link</div></a>", ("in a link",), None),
         ("<style>p {}</style><pre>code &lt;</pre><script>a<b</script>t", ("t",), None),
         ("<!doctype html><!-- no --><?pi?>yes", ("yes",), None),
         ("<P>Loud</P><SCRIPT>x</ScRiPt>", ("Loud",), None),
@@ -39,6 +50,22 @@ def test_html_is_taken_apart_and_put_together(page: str, texts: tuple[str, ...],
     parts = html_of(page)
     assert parts.texts == texts
     assert parts.joined(texts) == (page if again is None else again)
+
+
+PIECES = ["<b>", "</b>", "<i x='>'>", "</i>", "<img>", "<!--c-->", "<code>x</code>", "<p>", " ", "a", "b c.", "&lt;"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14))
+def test_no_tag_is_lost_or_written_twice(pieces: list[str]) -> None:
+    page = "".join(pieces)
+    parts = html_of(page)
+    again = parts.joined([f"{text[::-1]} more" for text in parts.texts])
+    assert sorted(map(str.strip, TAG.findall(again))) == sorted(TAG.findall(page))
+
+
+def test_tags_a_thousand_deep() -> None:
+    page = f"{'<b>' * 5000}one{'</b>' * 5000} two"
+    assert html_of(page).joined(["one two"]) == page
 
 
 def test_a_translation_is_never_markup() -> None:
@@ -70,6 +97,12 @@ HOSTILE = [
     "<a/",
     "<!d ",
     "\n ",
+    "<b>",
+    "</b>",
+    "<b>x</b> ",
+    "<b>x<i>",
+    "<code>",
+    "<code>x</code>",
 ]
 
 
