@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from regard.cli import asking, exchange, exporting, lengths, looking, making, music, serving, viewing  # noqa: F401  (each adds its verbs)
 from regard.cli.app import app
+from regard.cli.groups import arrange
 from regard.errors import RegardError
 
 __all__ = ["app", "main"]
@@ -17,6 +18,8 @@ __all__ = ["app", "main"]
 # After how many new objects Python looks for those that only hold on to each other. Importing PyTorch makes 160,000 that stay, and to look
 # through them again and again was a tenth of the time it took.
 SELDOM = (50_000, 20, 20)
+
+arrange(app)
 
 
 def main() -> None:

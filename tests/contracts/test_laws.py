@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import pytest
@@ -273,6 +274,8 @@ def test_half_precision_follows_float64(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_autocast_trains(name: str) -> None:
+    if name.startswith("rnn") and os.environ.get("ONEDNN_MAX_CPU_ISA"):
+        pytest.skip("PyTorch does not hear that oneDNN may not use this CPU's bfloat16, and asks it for an LSTM in it")
     model = small(name).float()
     with torch.autocast("cpu", torch.bfloat16):
         logits = outputs(model, Tokens.pad(SOURCES), Tokens.pad(TARGETS))

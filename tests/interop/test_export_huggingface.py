@@ -25,9 +25,9 @@ from regard.models import Network, build
 from regard.presets import preset
 from regard.shipped import shipped
 from regard.text.tokenizer import Tokenizer
+from tests.closeness import assert_close
 from tests.interop.exported import FEW, bundle
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 GPT: dict[str, Any] = {"norm_place": "before", "positions": "learned", "activation": "gelu-tanh", "embedding_scale": False}
 LLAMA: dict[str, Any] = {
     "norm": "rms", "norm_place": "before", "positions": "rotary", "position_layout": "halves", "activation": "swiglu", "bias": "none",
@@ -131,10 +131,10 @@ def test_the_same_numbers(name: str, tmp_path: Path) -> None:
     ours, source, target = load_bundle(folder).model, padded(30, 9, 1), padded(25, 1, 12, seed=1)
     want, got = logits(ours, source, target, made), their_logits(theirs, source, target)
     real = slice(None) if want.dim() == 2 else target.real
-    torch.testing.assert_close(got[real], want[real], **CLOSE)
+    assert_close(got[real], want[real], ours)
     if theirs.config.model_type in ARCHITECTURES and "window" not in settings:
         back = load_folder(tmp_path / "out")
-        torch.testing.assert_close(logits(back, source, target, made)[real], want[real], **CLOSE)
+        assert_close(logits(back, source, target, made)[real], want[real], back)
 
 
 @pytest.mark.parametrize("name", ["marian-untied", "bart", "t5", "gpt2", "llama", "qwen2", "bert-labels"])

@@ -22,10 +22,10 @@ from regard.data.batch import Tokens  # noqa: E402
 from regard.door import Model, load  # noqa: E402
 from regard.errors import ConversionError, installing  # noqa: E402
 from regard.interop.gguf import import_gguf, read_gguf, read_tokenizer, to_network  # noqa: E402
+from tests.closeness import assert_close  # noqa: E402
 from tests.interop import ggufs  # noqa: E402
 from tests.interop.ggufs import SENTENCES, write  # noqa: E402
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -51,7 +51,7 @@ def some_ids(vocabulary: int) -> torch.Tensor:
 def assert_same(path: Path, theirs: Any) -> None:
     ours = to_network(read_gguf(path))
     ids = some_ids(ours.config.vocabulary)
-    torch.testing.assert_close(ours(Tokens(ids)), theirs(ids).logits, **CLOSE)
+    assert_close(ours(Tokens(ids)), theirs(ids).logits, ours)
 
 
 @pytest.mark.parametrize("stored", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])

@@ -16,9 +16,9 @@ from regard.data.batch import Tokens
 from regard.errors import ConversionError
 from regard.interop.huggingface import import_folder
 from regard.models import Encoder, LanguageModel, Seq2Seq
+from tests.closeness import assert_close
 
 SHAPE = {"vocab_size": 61, "pad_token_id": 0}
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 LLAMA_SHAPE = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
@@ -145,14 +145,14 @@ def test_encoder_gives_the_same(both: tuple[Any, Encoder]) -> None:
     got = theirs(tokens.ids, attention_mask=real, **({} if types is None else {"token_type_ids": types}))
     states = ours(tokens, types)
     if ours.config.masked_words:
-        torch.testing.assert_close(ours.fill(states)[tokens.real], got.logits[tokens.real], **CLOSE)
+        assert_close(ours.fill(states)[tokens.real], got.logits[tokens.real], ours)
     elif ours.config.labels:
         assert ours.config.labels == ("no", "maybe", "yes")
-        torch.testing.assert_close(ours.classify(states, tokens), got.logits, **CLOSE)
+        assert_close(ours.classify(states, tokens), got.logits, ours)
     else:
-        torch.testing.assert_close(states[tokens.real], got.last_hidden_state[tokens.real], **CLOSE)
+        assert_close(states[tokens.real], got.last_hidden_state[tokens.real], ours)
         if ours.config.pooler:
-            torch.testing.assert_close(ours.pool(states, tokens), got.pooler_output, **CLOSE)
+            assert_close(ours.pool(states, tokens), got.pooler_output, ours)
 
 
 LANGUAGE_MODELS = ["gpt2", "llama", "llama-tied", "llama-long", "llama-linear", "qwen2", "qwen2-tied"]
@@ -165,7 +165,7 @@ def test_language_model_gives_the_same(both: tuple[Any, LanguageModel]) -> None:
     theirs, ours = both
     tokens = padded(40, 17, 1)
     want = theirs(tokens.ids, attention_mask=attention_mask(tokens)).logits
-    torch.testing.assert_close(ours(tokens)[tokens.real], want[tokens.real], **CLOSE)
+    assert_close(ours(tokens)[tokens.real], want[tokens.real], ours)
 
 
 @pytest.mark.parametrize("both", LANGUAGE_MODELS, indirect=True)
@@ -179,7 +179,7 @@ def test_language_model_decodes_the_same(both: tuple[Any, LanguageModel]) -> Non
     for row, length in enumerate(prompt.lengths.tolist()):
         whole = torch.cat((prompt.ids[row, :length], more[row]))[None]
         want = theirs(whole).logits[0, length - 1 :]
-        torch.testing.assert_close(torch.stack([step[row] for step in steps]), want, **CLOSE)
+        assert_close(torch.stack([step[row] for step in steps]), want, ours)
 
 
 @pytest.mark.parametrize("both", ENCODER_DECODERS, indirect=True)
@@ -190,7 +190,7 @@ def test_encoder_decoder_gives_the_same(both: tuple[Any, Seq2Seq]) -> None:
     source, target = padded(40, 9, 1, pad=pad), padded(30, 1, 12, seed=1, pad=pad)
     mask = {"attention_mask": attention_mask(source), "decoder_attention_mask": attention_mask(target)}
     want = theirs(source.ids, decoder_input_ids=target.ids, **mask).logits
-    torch.testing.assert_close(ours(source, target)[target.real], want[target.real], **CLOSE)
+    assert_close(ours(source, target)[target.real], want[target.real], ours)
 
 
 @pytest.mark.parametrize("both", ENCODER_DECODERS, indirect=True)
@@ -202,7 +202,7 @@ def test_encoder_decoder_decodes_the_same(both: tuple[Any, Seq2Seq]) -> None:
     steps = torch.stack([first, *(ours.step(more[:, i : i + 1], state)[:, 0] for i in range(7))], 1)
     begin = torch.full((3, 1), theirs.config.decoder_start_token_id)
     want = theirs(source.ids, attention_mask=attention_mask(source), decoder_input_ids=torch.cat((begin, more), 1)).logits
-    torch.testing.assert_close(steps, want, **CLOSE)
+    assert_close(steps, want, ours)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
