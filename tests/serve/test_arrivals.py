@@ -73,7 +73,7 @@ def test_prompts_too(models: dict[str, Model]) -> None:
 @pytest.mark.filterwarnings("ignore:.*translated in")
 def test_a_long_text_is_in_parts_and_says_so_and_each_has_its_own_prefix(models: dict[str, Model]) -> None:
     model = models["translator"]
-    long = " ".join("12345678. " for _ in range(30))
+    long = " ".join("12345678" for _ in range(30))
     others = Others([entry("1 2 3", prefix="9 9", place=4), entry("5 5")])
     Arrivals(model, OneByOne(model, "translate", {}), [entry(long, place=2)], others, tables=1).decode()
     assert others.outcomes[long].answer.text == model.translate(long, "back").text
