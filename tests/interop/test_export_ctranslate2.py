@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
 import numpy as np
 import pytest
 import torch
@@ -24,6 +23,7 @@ from regard.interop.original import SENTENCES, ExportError, Original
 from regard.shipped import shipped
 from tests.interop.exported import FEW, bundle
 
+ctranslate2 = pytest.importorskip("ctranslate2")
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 PRE: dict[str, Any] = {"norm_place": "before"}
 LLAMA: dict[str, Any] = {

@@ -169,17 +169,22 @@ def test_the_fast_path_is_the_model(tmp_path: Path, task: str, norm_place: str) 
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )  # the compiler's own, which hides it unless it is an error
+@pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled")  # of the compiler too: three labels are too few for it
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 @pytest.mark.parametrize("task", TASKS)
 def test_replayed_steps_learn_the_same(tmp_path: Path, task: str, r_drop: float) -> None:
-    """Recorded once and replayed, against called each time, with another number of documents in every row: as near as two of the latter."""
+    """Recorded once and replayed, against called each time, with another number of documents in every row.
+
+    As near as two of the latter: some of these are equal to the bit and others a hundredth of the way apart. What a replay loses costs more:
+    a rate that stays what it was while recording, a third of the way.
+    """
     store = store_of(tmp_path)
     replayed, called, again = (learned(store, task, r_drop, replays=replays) for replays in (True, False, False))
     chance = float((called[1] - again[1]).norm())  # a GPU adds up in no fixed order, and Adam's first steps make much of the last bit
     moved, apart = float(called[1].norm()), float((replayed[1] - called[1]).norm())
     print(f"{task}, R-Drop {r_drop}: moved {moved:.2f}, apart {apart:.1e}, by chance {chance:.1e}")
     assert replayed[0] == pytest.approx(called[0], rel=2e-3)
-    assert apart < 3 * chance + 1e-3 * moved < 0.3 * moved
+    assert apart < 3 * chance + 1e-2 * moved < 0.3 * moved
 
 
 def learned(store: Store, task: str, r_drop: float, *, replays: bool) -> tuple[list[float], torch.Tensor]:
