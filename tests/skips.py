@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 # What the reason of a skip has in it, and what lets those tests run. The first that fits is said.
 HOW = (
-    ("CUDA device", "on a machine with an NVIDIA GPU: make test"),
+    ("CUDA device", "on a machine with an NVIDIA GPU: make gpu"),
     ("REGARD_DATA|the data", "REGARD_DATA=FOLDER make test, with that data in the folder"),
     ("browser", "apt-get install chromium, or .venv/bin/playwright install chromium; or CHROMIUM=PATH make test"),
     ("TRITON_INTERPRET", "TRITON_INTERPRET=1 make test"),

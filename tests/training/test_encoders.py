@@ -175,8 +175,8 @@ def test_the_fast_path_is_the_model(tmp_path: Path, task: str, norm_place: str) 
 def test_replayed_steps_learn_the_same(tmp_path: Path, task: str, r_drop: float) -> None:
     """Recorded once and replayed, against called each time, with another number of documents in every row.
 
-    As near as two of the latter: some of these are equal to the bit and others a hundredth of the way apart. What a replay loses costs more:
-    a rate that stays what it was while recording, a third of the way.
+    As near as two of the latter: some of these are equal to the bit and others a hundredth of the way apart. What a replay loses costs
+    more: a rate that stays what it was while recording, a third of the way.
     """
     store = store_of(tmp_path)
     replayed, called, again = (learned(store, task, r_drop, replays=replays) for replays in (True, False, False))
