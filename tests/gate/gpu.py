@@ -34,7 +34,7 @@ from tests.gate.recipes import ROOT, environment, in_order, train_kill_resume_as
 from tests.gate.stand_ins import recipes_for
 from tests.gate.verbs import ask, commands, serve_and_ask
 
-AT_ONCE = max(2, min(6, (os.cpu_count() or 2) // 2))
+AT_ONCE = max(2, min(8, (os.cpu_count() or 2) // 2))
 ROWS = 3000  # of data that stands in: enough to fill the batches of the recipes
 STAMP = ROOT / "docs" / "gpu.json"
 Row = tuple[str, str, float]  # what, how it ended, seconds
