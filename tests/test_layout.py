@@ -34,7 +34,7 @@ ROOMS = [
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 # Within nn, the same: each file from those before it.
 NN = [
-    ["tap", "masks", "positions", "embedding", "plans"],
+    ["tap", "masks", "positions", "embedding", "plans", "instead"],
     ["short", "residual"],
     ["backends"],
     ["few", "joined"],

@@ -139,7 +139,9 @@ def test_weights_are_those_of_the_formula_for_the_beams_choice(model: Models, bu
 
 def test_every_layer_of_the_translator_that_ships() -> None:
     """Six layers and three, each kind: PyTorch's own attention over what came into each layer, for the hypothesis that the beam chose."""
-    trace = load("translator", device="cpu").trace("The little girl is looking at the flowers in the garden.", "it", beam_size=4)
+    trace = load("translator", device="cpu", precision="float32").trace(
+        "The little girl is looking at the flowers in the garden.", "it", beam_size=4
+    )
     network: Any = load_bundle(shipped()["translator"], dtype=torch.float32).model.eval()
     checked = 0
     with torch.no_grad():

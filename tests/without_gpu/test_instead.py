@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from regard.decoding.settings import GREEDY, Rules
 from regard.nn import attention, few, instead
@@ -48,12 +49,22 @@ def test_out_of_memory_is_not_the_kernels_fault() -> None:
 
 
 def test_a_position_that_can_not_be_recorded_is_called() -> None:
-    """Somebody's hook waits for the device."""
+    """Somebody's norm waits for the device."""
+
+    class Waits(nn.Module):
+        def __init__(self, norm: nn.Module) -> None:
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert float(x.sum()) < float("inf")
+            return self.norm(x)
+
     model, tapes = made_lively(KINDS["before"]), Tapes()
     sources, rules = [[*source] for source in SOURCES[:6]], Rules(max_length=LONGEST)
     with scheduled_as_on_a_gpu(None):
         want = written(lively("before"), sources, GREEDY, rules)
-    model.decoder.register_forward_hook(lambda module, given, found: float(found.sum()) and None)
+    model.decoder.norm = Waits(model.decoder.norm)
     with scheduled_as_on_a_gpu(tapes), pytest.warns(UserWarning, match="a position of decoding has a faster way on a GPU, but it can't"):
         assert written(model, sources, GREEDY, rules) == want
     assert not tapes.replayed
