@@ -159,7 +159,7 @@ def next_step(recipe: Recipe, measured: Validation, simple: dict[str, float], ot
     if len(history) > 1:
         best = min(history, key=lambda point: point[1])
         if best[0] < EARLY * steps and history[-1][1] > best[1] * (1 + RISING):
-            return f"give it more data: it was best on dev at step {best[0]:,}, and what came after was learned by heart"
+            return f"give it more data: its loss on dev was lowest at step {best[0]:,}, and what came after was learned by heart"
         if history[-2][1] > history[-1][1] * (1 + RISING):
             return f"give it more steps, for dev was still getting better: {more}"
     return f"more data would help most; how good it is on other rows says regard evaluate --model {name} --data …"
