@@ -77,10 +77,14 @@ def _own(recipe: Recipe, prepared: Prepared, measured: Validation) -> tuple[str,
     figures, rows = measured.figures, len(prepared.dev_rows)
     if recipe.task == "translate" and "bleu" in figures:
         name = quality_figure(prepared.dev_rows)
-        return f"{NAMES[name]} {figures[name]:.1f}, {figures['exact']:.0%} exactly right", f"{rows:,} dev rows"
+        return f"{NAMES[name]} {figures[name]:.1f}, {figures['exact']:.0%} exactly right", _counted(rows, "row")
     if recipe.task == "classify":
-        return f"{figures['accuracy']:.1%} right", f"{len(prepared.dev):,} dev rows"
-    return f"perplexity {figures['perplexity']:.4g}", f"{len(prepared.dev):,} dev examples"
+        return f"{figures['accuracy']:.1%} right", _counted(len(prepared.dev), "row")
+    return f"perplexity {figures['perplexity']:.4g}", _counted(len(prepared.dev), "example")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} dev {what}{'s' * (count != 1)}"
 
 
 def _baseline(recipe: Recipe, prepared: Prepared) -> tuple[str, dict[str, float]]:
