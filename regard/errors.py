@@ -44,6 +44,10 @@ class ConversionError(RegardError):
     """A model from elsewhere can't be turned into a bundle."""
 
 
+class RegardWarning(UserWarning):
+    """What a person should know, and what stops nothing."""
+
+
 def installing(extra: str) -> str:
     """The command that installs an extra: from the code of regard, since no package index has it."""
     code = Path(__file__).parent.parent

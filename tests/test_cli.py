@@ -39,6 +39,8 @@ def test_info_of_a_bundle(tmp_path: Path) -> None:
     model = small("t5-small")
     save_bundle(model, tmp_path / "b")
     assert json.loads(regard("info", tmp_path / "b", "--format", "json").stdout)["parameters"] == sum(p.numel() for p in model.parameters())
+    save_bundle(model, tmp_path / "run" / "bundle")
+    assert regard("info", tmp_path / "run", "--format", "json").stdout.count("parameters")
 
 
 def test_import(tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ import gc
 import io
 import signal
 import sys
+import warnings
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from regard.cli import asking, exchange, exporting, lengths, looking, making, music, serving, viewing  # noqa: F401  (each adds its verbs)
 from regard.cli.app import app
 from regard.cli.groups import arrange
-from regard.errors import RegardError
+from regard.errors import RegardError, RegardWarning
 
 __all__ = ["app", "main"]
 
@@ -31,7 +34,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is removed
     gc.set_threshold(*SELDOM)
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_show, warnings.showwarning)
+            warnings.simplefilter("always", RegardWarning)
+            app()
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(1)
@@ -40,3 +46,11 @@ def main() -> None:
         sys.exit(1)
     finally:
         gc.freeze()  # the process ends: what is left needs no looking through, which would take a fifth of a second
+
+
+def _show(others: Any, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning of ours is a message; where in the code it was given says nothing to who types a command."""
+    if issubclass(category, RegardWarning):
+        print(f"regard: {message}", file=sys.stderr)
+    else:
+        others(message, category, *where, **more)

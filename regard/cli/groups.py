@@ -24,9 +24,9 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "Look": {
         "models": ("regard models",),
-        "info": ("regard info transformer-base", "regard info run/bundle"),
+        "info": ("regard info transformer-base", "regard info run"),
         "view": ('regard view "I love you very much." --to it --out page.html',),
-        "check": ("regard check run/bundle",),
+        "check": ("regard check run",),
         "lengths": ("regard lengths --data test.tsv --model run",),
         "pianoroll": ("regard pianoroll piece.mid --output piece.png",),
     },

@@ -37,15 +37,17 @@ def models(format: FormatOption = Format.TEXT) -> None:
 
 @app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A preset, such as transformer-base, the folder of a bundle, or one that comes with regard.")],
+    name: Annotated[
+        str, typer.Argument(help="A preset, such as transformer-base, the folder of a bundle or of its run, or one that comes with regard.")
+    ],
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Show a model's layers, shapes, parameters and memory."""
     from regard.bundle import find_config
-    from regard.shipped import shipped
+    from regard.shipped import find_bundle, shipped
     from regard.view.summary import show, summarise
 
-    summary = summarise(find_config(name if Path(name).is_dir() else str(shipped().get(name, name))))
+    summary = summarise(find_config(str(find_bundle(name)) if Path(name).is_dir() or name in shipped() else name))
     if format is Format.JSON:
         print(json.dumps({"name": name, **summary.as_json()}, indent=2))
     else:
@@ -54,7 +56,7 @@ def info(
 
 @app.command()
 def check(
-    model: Annotated[Path, typer.Argument(help="The folder of a bundle, or one that comes with regard.")],
+    model: Annotated[Path, typer.Argument(help="The folder of a bundle or of its run, or one that comes with regard.")],
     format: FormatOption = Format.TEXT,
     device: Device = None,
 ) -> None:

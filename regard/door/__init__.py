@@ -18,7 +18,7 @@ from regard.decoding.ready import WrittenIn
 from regard.decoding.verify import Verification
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
-from regard.errors import BundleError, ConfigError, RegardError, nearest
+from regard.errors import BundleError, ConfigError, RegardError, RegardWarning, nearest
 from regard.models import Encoder, Generator, Network
 from regard.shipped import find_bundle, shipped
 from regard.text.tokenizer import Tokenizer
@@ -78,11 +78,11 @@ def _usable(device: torch.device | str) -> torch.device:
 class Model:
     """A model that takes text: whatever its family can do, for one text or for many.
 
-    Every verb takes one text and gives one answer, or many and gives a list. No answer depends on the other texts, but for rounding: in
-    int8 numbers are rounded by the largest of the whole batch, and in half precision on a GPU sums are added up otherwise, so that a near
-    tie may fall otherwise in other company; `load(…, precision="float32")` makes sure that it does not. Where texts are part of something
-    longer, `first` is the number of the first one, by which chance and messages go. `warn` is told when a text had to be split or cut, and
-    `place` says where a text stands, for messages.
+    Every verb takes one text and gives one answer, or many and gives a list. No answer depends on the other texts, in int8 as in
+    float32; in half precision on a GPU sums are added up otherwise, so that a near tie may fall otherwise in other company, and
+    `load(…, precision="float32")` makes sure that it does not. Where texts are part of something longer, `first` is the number of the
+    first one, by which chance and messages go. `warn` is told when a text was too long or had to be cut, and `place` says where a text
+    stands, for messages.
     """
 
     def __init__(
@@ -434,4 +434,4 @@ def _named(value: object) -> str:
 def _as_warning(message: str) -> None:
     import warnings
 
-    warnings.warn(message, stacklevel=2)
+    warnings.warn(message, RegardWarning, stacklevel=2)

@@ -322,11 +322,12 @@ def _facts(model: Model) -> dict[str, Any]:
     config = model.config
     stacks = {"seq2seq": ("encoder", "decoder"), "rnn": ("encoder", "decoder"), "lm": ("decoder",), "encoder": ("encoder",)}[config.kind]
     deep = {"encoder": config.layers, "decoder": getattr(config, "decoder_layers", None) or config.layers}
+    precision = precision_of(model.network if config.kind == "encoder" else model.writer)
     facts: dict[str, Any] = {
         "name": model.name,
         "kind": config.kind,
-        "written_in": precision_of(model.network if config.kind == "encoder" else model.writer),
-        "traced_in": precision_of(model.network if config.kind == "encoder" else model.writer),
+        "written_in": precision,
+        "traced_in": precision,  # what is shown is read by what wrote it
         "verbs": list(model.verbs),
         "languages": list(model.languages),
         "layers": {stack: deep[stack] for stack in stacks},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ def translate(
     tree: Tree | None = None,
 ) -> list[Written]:
     method, rules = chosen(options, Beam(), own_rules(model, Rules()), lambda word: spellings(model.tokenizer, word))
-    tags = language(model, to) if to is None or isinstance(to, str) else [language(model, each) for each in to]
+    tags = [language(model, each) for each in to] if isinstance(to, Iterable) and not isinstance(to, str) else language(model, to)
     parts = in_parts(model, texts, tags, first, split_of(model, options))
     ahead = speculation_of(model, options, method)
     found = _decoded(model, parts, prefixes_of(model, prefix, parts), method, rules, _numbers(texts, first, numbers), tree, ahead)
@@ -115,7 +115,7 @@ def language(model: Model, to: str | None) -> str | None:
             raise ConfigError(f"{model.name} writes several languages; say which with to= (on the command line --to): {', '.join(tags)}")
         return tags[0] if tags else None
     if to not in tags:
-        known = nearest(to, tags) if tags else "it writes one language only, so leave it out"
+        known = nearest(str(to), tags) if tags else "it writes one language only, so leave it out"
         raise ConfigError(f"{model.name} can't write {to!r}; {known}")
     return to
 

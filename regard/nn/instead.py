@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
+from regard.errors import RegardError, RegardWarning
 
 _told: set[str] = set()
 _given_up: set[str] = set()
@@ -18,7 +18,7 @@ def instead(what: str, why: str) -> Literal[False]:
     """Says once that the definition computes this, and why; the answer to whether the faster way serves."""
     if what not in _told:
         _told.add(what)
-        warnings.warn(f"{what} has a faster way on a GPU, but {why}; PyTorch's own operations do it", stacklevel=2)
+        warnings.warn(f"{what} has a faster way on a GPU, but {why}; PyTorch's own operations do it", RegardWarning, stacklevel=2)
     return False
 
 

@@ -118,7 +118,7 @@ class _Gathered:
 
 def _gather(pieces: Sequence[Piece], gathered: _Gathered) -> None:
     """What stands between two breaks, with the tags within it."""
-    inside = [index for index, piece in enumerate(pieces) if piece.kind != "mark" and piece.text.strip()]
+    inside = [index for index, piece in enumerate(pieces) if piece.kind != "mark" and unescape(piece.text).strip()]
     if not any(pieces[index].kind == "prose" for index in inside):
         gathered.outside("".join(piece.text for piece in pieces))
         return
@@ -126,7 +126,7 @@ def _gather(pieces: Sequence[Piece], gathered: _Gathered) -> None:
     gathered.outside("".join(piece.text for piece in pieces[: inside[0]]))
     text, roots = _without_tags(own)
     if roots:
-        before, after = (piece.text if piece.kind == "prose" else "" for piece in (own[0], own[-1]))
+        before, after = (unescape(piece.text) if piece.kind == "prose" else "" for piece in (own[0], own[-1]))
         edges = f"{before[: len(before) - len(before.lstrip())]}.{after[len(after.rstrip()) :]}"
         gathered.text(edges, lambda translation, looks: put_back(text, roots, translation, looks), text, tagged=True)
     else:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from regard.door import Written
 from regard.door.options import Options
-from regard.door.parts import in_parts, split_of
+from regard.door.parts import in_parts, numbers_of, split_of
 from regard.door.writing import language
 from regard.errors import RegardError
 from regard.serve import schemas
@@ -42,18 +45,20 @@ async def _in_parts(asked: schemas.Translate, name: str, request: Request, desk:
         raise RegardError("parts and a prefix were asked for, and only one of the parts could begin with it; leave one of the two out")
     texts = _many(asked.texts)
     desk.check(texts, len(texts))
-    model = desk.models[name]
+    model, warnings = copy(desk.models[name]), list[str]()
+    model.warn = warnings.append  # what is too long is said to who asked
     tag = language(model, asked.to)
     split = split_of(model, cast(Options, asked.options()))
 
-    def parts(line: str) -> list[tuple[str, str]]:
-        return [(part.text, part.space) for part in in_parts(model, [line], tag, 0, split)[0]]
+    def parts(number: int, line: str) -> list[tuple[str, str]]:
+        return [(part.text, part.space) for part in in_parts(model, [line], tag, number, split)[0]]
 
-    taken = await asyncio.to_thread(lambda: [parts_of(text, parts) for text in texts])
-    given = [part for own in taken for part in own.texts]
-    asks = [Ask(part, number=number, to=asked.to) for number, part in enumerate(given)]
+    taken = await asyncio.to_thread(lambda: [parts_of(text, partial(parts, number)) for number, text in enumerate(texts)])
+    each = [zip(own.texts, numbers_of(number, len(own.texts)), strict=True) for number, own in enumerate(taken)]
+    asks = [Ask(part, number=number, to=asked.to) for part, number in chain.from_iterable(each)]
     found = await desk.ask(request, name, "translate", asks, parts_of=len(texts), attention=asked.alignment or None, **asked.options())
     answers = iter(found.answers)
+    found = replace(found, warnings=warnings + found.warnings)
     return _said(found, [_parted(own, [next(answers) for _ in own.texts]) for own in taken])
 
 

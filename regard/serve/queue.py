@@ -2,7 +2,7 @@
 
 Every text of every request waits on its own. A worker that is free takes the text that came first, and with it those of the same kind
 that are nearest in length, as many as are worked on at once; while it writes, others of the kind take the places of those that are done. A
-text's answer depends on none of the others (but for rounding, in int8 or half precision), so nobody can tell; but thirty-two take little
+text's answer depends on none of the others (but for rounding in half precision), so nobody can tell; but thirty-two take little
 longer than one. What does not fit is refused at once, and whoever goes away frees their places.
 """
 

@@ -77,10 +77,14 @@ def _own(recipe: Recipe, prepared: Prepared, measured: Validation) -> tuple[str,
     figures, rows = measured.figures, len(prepared.dev_rows)
     if recipe.task == "translate" and "bleu" in figures:
         name = quality_figure(prepared.dev_rows)
-        return f"{NAMES[name]} {figures[name]:.1f}, {figures['exact']:.0%} exactly right", f"{rows:,} dev rows"
+        return f"{NAMES[name]} {figures[name]:.1f}, {figures['exact']:.0%} exactly right", _counted(rows, "row")
     if recipe.task == "classify":
-        return f"{figures['accuracy']:.1%} right", f"{len(prepared.dev):,} dev rows"
-    return f"perplexity {figures['perplexity']:.4g}", f"{len(prepared.dev):,} dev examples"
+        return f"{figures['accuracy']:.1%} right", _counted(len(prepared.dev), "row")
+    return f"perplexity {figures['perplexity']:.4g}", _counted(len(prepared.dev), "example")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} dev {what}{'s' * (count != 1)}"
 
 
 def _baseline(recipe: Recipe, prepared: Prepared) -> tuple[str, dict[str, float]]:
@@ -159,7 +163,7 @@ def next_step(recipe: Recipe, measured: Validation, simple: dict[str, float], ot
     if len(history) > 1:
         best = min(history, key=lambda point: point[1])
         if best[0] < EARLY * steps and history[-1][1] > best[1] * (1 + RISING):
-            return f"give it more data: it was best on dev at step {best[0]:,}, and what came after was learned by heart"
+            return f"give it more data: its loss on dev was lowest at step {best[0]:,}, and what came after was learned by heart"
         if history[-2][1] > history[-1][1] * (1 + RISING):
             return f"give it more steps, for dev was still getting better: {more}"
     return f"more data would help most; how good it is on other rows says regard evaluate --model {name} --data …"

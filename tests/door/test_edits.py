@@ -331,11 +331,28 @@ def test_a_cache_that_can_not_be_written_is_no_error(tmp_path: Path, monkeypatch
     assert load("everyday", device="cpu").verify()
 
 
-def test_what_differs_is_said_when_loaded(bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def wrong_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flat decoder has a mistake."""
     from regard.decoding.lean import LeanAttention
 
     original = LeanAttention.leave
     monkeypatch.setattr(LeanAttention, "leave", lambda self, x, made: original(self, x, made * 1.01))
+
+
+@pytest.mark.usefixtures("wrong_copy")
+def test_what_differs_is_said_on_the_command_line_as_all_else_is(bundle: Callable[[str], Path]) -> None:
+    from tests.cli.running import run
+
+    for arguments in (("translate", "1 2 3", "--to", "back", "--precision", "float32", "-m"), ("check",)):
+        done = run(*arguments, bundle("translator"))
+        [line] = done.err.splitlines()
+        assert line.startswith("regard: ")
+        assert "the flat decoder differs from the definition at prefill by " in line
+
+
+@pytest.mark.usefixtures("wrong_copy")
+def test_what_differs_is_said_when_loaded(bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         model = load(bundle("translator"), precision="float32")

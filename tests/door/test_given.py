@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from regard.door import Model
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 
 Models = Callable[[str], Model]
 MANY: dict[str, tuple[str, Callable[[Model, Any], Any]]] = {
@@ -64,3 +64,9 @@ def test_nothing_and_texts_of_nothing_are_fine(model: Models) -> None:
         assert verb == "score" or len(ask(model(name), [])) == 0
     assert model("translator").score([], [], to="back") == []
     assert str(model("translator").translate(["", "1 2"], "back")[0]) == ""
+
+
+@pytest.mark.parametrize("to", [3, [3, "back"], b"back"])
+def test_what_is_no_language_is_named(model: Models, to: Any) -> None:
+    with pytest.raises(ConfigError, match=r"can't write (3|98|b'back'); known: back, same"):
+        model("translator").translate(["1", "2"], to)

@@ -232,6 +232,12 @@ def test_translations_in_parts(live: Live) -> None:
     assert live.post("/api/translate", {"texts": ["", " \n"], "to": "same", "parts": True}).json["answers"][1] == {
         "text": " \n", "parts": [], "around": [" \n"],
     }  # fmt: skip
+    asked = {"texts": ["1 2", "1 2 3. 4 5 6. 1 2."], "to": "same", "split": "sentences", "temperature": 1.0, "seed": 4}
+    drawn, whole = (live.post("/api/translate", asked | {"parts": parts}).json["answers"] for parts in (True, False))
+    assert [answer["text"] for answer in drawn] == [answer["text"] for answer in whole]
+    too_long = {"texts": ["1 2", "1 2 3 4 5 6" + " 1 2 3 4 5 6" * 11], "to": "same"}
+    in_parts, together = (live.post("/api/translate", too_long | {"parts": parts}).json["warnings"] for parts in (True, False))
+    assert in_parts == together != []
     refused = live.post("/api/translate", {"texts": "1", "to": "same", "parts": True, "prefix": "2"})
     assert refused.status == 400
     assert "leave one of the two out" in refused.json["error"]

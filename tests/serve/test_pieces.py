@@ -36,6 +36,8 @@ def test_lines_come_back_as_they_were(text: str) -> None:
             "use <code title='>'>a &lt; <i>b</i></code> <!-- so -->now",
         ),
         ("<code>x = 1</code>", (), None),
+        ("&nbsp;<b>one</b>&nbsp;", ("one",), None),
+        ("<b></b>&nbsp;", (), None),
         ("<a href='x'><div>in a link</div></a>", ("in a link",), None),
         ("<style>p {}</style><pre>code &lt;</pre><script>a<b</script>t", ("t",), None),
         ("<!doctype html><!-- no --><?pi?>yes", ("yes",), None),

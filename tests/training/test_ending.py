@@ -98,7 +98,11 @@ def test_languages_that_it_does_not_know(tmp_path: Path) -> None:
             [(100, 2.0), (200, 1.5), (300, 1.0)],
             "give it more steps, for dev was still getting better: regard train --resume",
         ),
-        (figures(30.0), [(100, 1.0), (200, 1.5), (300, 2.0)], "give it more data: it was best on dev at step 100, and what came after"),
+        (
+            figures(30.0),
+            [(100, 1.0), (200, 1.5), (300, 2.0)],
+            "give it more data: its loss on dev was lowest at step 100, and what came after",
+        ),
         (
             figures(30.0),
             [(100, 2.0), (200, 1.0), (300, 1.0)],
