@@ -13,8 +13,9 @@ import pytest
 
 import regard
 from regard.bundle import is_bundle
-from regard.door import Model, shipped_for
+from regard.door import Model
 from regard.door.judging import Evaluation
+from regard.door.verbs import shipped_for
 from regard.errors import BundleError, RegardError
 from regard.shipped import about, find_bundle, shipped
 from tests.cli.running import run

@@ -49,7 +49,8 @@ class Machine:
 
 
 def named_model(verb: str, folder: Path | None, machine: Machine, messages: Messages | None = None) -> Model:
-    from regard.door import load, shipped_for
+    from regard.door import load
+    from regard.door.verbs import shipped_for
 
     model = load(folder or shipped_for(verb), device=machine.device, precision=machine.precision.value)
     model.need(verb)

@@ -19,7 +19,7 @@ def findings() -> list[dict[str, Any]]:
 
 def _finding(folder: Path) -> dict[str, Any]:
     from regard.bundle import read_config
-    from regard.door import verbs_of
+    from regard.door.verbs import verbs_of
     from regard.shipped import about
     from regard.view.summary import summarise
 

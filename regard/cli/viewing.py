@@ -44,8 +44,9 @@ def view(
     if svg and png is None:
         raise typer.BadParameter("--svg says how pictures are written; say where with --png DIR")
     from regard.console import Messages
-    from regard.door import load, shipped_for
+    from regard.door import load
     from regard.door.trace_making import default_verb
+    from regard.door.verbs import shipped_for
 
     given = _text(text)
     wishes = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best, "temperature": temperature, "top_p": top_p,

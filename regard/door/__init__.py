@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, get_args, overload
 import torch
 from torch import Tensor
 
-from regard.bundle import SOURCE_TOKENIZER, load_bundle, read_config
-from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig, RnnConfig, Seq2SeqConfig
+from regard.bundle import SOURCE_TOKENIZER, load_bundle
+from regard.config import ModelConfig
 from regard.decoding.follow import Followed
 from regard.decoding.kept import Kept
 from regard.decoding.ready import WrittenIn
 from regard.decoding.verify import Verification
 from regard.door.options import Options
 from regard.door.results import Attention, Choice, Filled, Labelled, Scored, Written
+from regard.door.verbs import hint, verbs_of
 from regard.errors import BundleError, ConfigError, RegardError, RegardWarning, nearest
 from regard.models import Encoder, Generator, Network
-from regard.shipped import find_bundle, shipped
+from regard.shipped import find_bundle
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ Texts = str | Iterable[str]
 # grow for a hundred thousand lines. So few are as fast, and it stays flat.
 KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 KIND_NAMES = {"seq2seq": "an encoder-decoder", "rnn": "a recurrent encoder-decoder", "lm": "a language model", "encoder": "an encoder"}
-TRAINED_AS = {"translate": "translate", "generate": "lm", "classify": "classify", "fill": "mlm", "embed": "mlm or classify"}
 
 
 def load(name: str | Path, *, device: torch.device | str | None = None, precision: WrittenIn = "auto", backend: str = "sdpa") -> Model:
@@ -351,7 +351,7 @@ class Model:
         """An error that says what the model can do, where it can't do this."""
         if verb not in self.verbs:
             can = ", ".join(self.verbs[:-1]) + (" and " if len(self.verbs) > 1 else "") + self.verbs[-1]
-            raise RegardError(f"{self.name} is {KIND_NAMES[self.config.kind]}: it can {can}, but not {verb}{_hint(verb, self.config)}")
+            raise RegardError(f"{self.name} is {KIND_NAMES[self.config.kind]}: it can {can}, but not {verb}{hint(verb, self.config)}")
 
     # The network, and the copies of it that are fast
 
@@ -393,35 +393,6 @@ class Model:
             self.kept.clear()
         for note in self._followed.told():
             self.warn(f"{self.name}: {note}")
-
-
-def verbs_of(config: ModelConfig) -> tuple[str, ...]:
-    """What a model of such a config can do."""
-    match config:
-        case Seq2SeqConfig() | RnnConfig():
-            return ("translate", "score", "evaluate")
-        case LanguageModelConfig(task="translate"):  # pairs in one stack: it has never gone on from a prompt
-            return ("translate", "score", "evaluate")
-        case LanguageModelConfig():
-            return ("generate", "score", "evaluate")
-        case EncoderConfig():
-            heads = {"classify": bool(config.labels), "fill": config.masked_words}
-            return (*(verb for verb, there in heads.items() if there), "embed", *(("evaluate",) if any(heads.values()) else ()))
-
-
-def shipped_for(verb: str) -> str:
-    """The name of the model that does this where none was named: the first of those that come with regard which can."""
-    able = next((name for name, folder in shipped().items() if verb in verbs_of(read_config(folder))), None)
-    if able is None:
-        yours = f", such as one trained with --task {TRAINED_AS[verb]}" if verb in TRAINED_AS else ""
-        raise RegardError(f"no model that comes with regard can {verb}; give yours with --model{yours}")
-    return able
-
-
-def _hint(verb: str, config: ModelConfig) -> str:
-    if verb == "classify" and config.kind == "encoder":
-        return "; it was trained without labels: regard train --task classify makes one that has them"
-    return f"; choose a model trained with --task {TRAINED_AS[verb]}" if verb in TRAINED_AS else ""
 
 
 def _named(value: object) -> str:

@@ -16,7 +16,8 @@ import torch
 
 import regard
 from regard.bundle import save_bundle
-from regard.door import Model, load, verbs_of
+from regard.door import Model, load
+from regard.door.verbs import verbs_of
 from regard.errors import BundleError, ConfigError, RegardError
 from regard.recipe import TokenizerSettings
 from regard.shipped import find_bundle, shipped
