@@ -96,8 +96,9 @@ def _files_key(recipe: Recipe, root: Path | None) -> str:
 
 
 def _headers(recipe: Recipe, root: Path | None) -> list[tuple[DataFile, str]]:
-    """Files whose first line is no row, and what is to be said of them."""
-    files = (*recipe.data.train, *recipe.data.dev, *recipe.data.test)
+    """Files that are read and whose first line is no row, and what is to be said of them."""
+    tests = recipe.data.test if recipe.task == "classify" or keeps_apart(recipe) else ()
+    files = (*recipe.data.train, *recipe.data.dev, *tests)
     return [(file, said) for file in files if (said := header_left_out(file, recipe.task, root)) is not None]
 
 
@@ -109,8 +110,9 @@ def _key(recipe: Recipe, root: Path | None, beginning: Beginning | None) -> str:
     data = recipe.data.model_dump(exclude={"train": names, "dev": names, "test": names if keeps_apart(recipe) else True})
     one_stack = recipe.task == "translate" and recipe.kind == "lm"
     tokenizer = recipe.tokenizer.model_dump() if beginning is None else beginning.fingerprint
-    headers = [[number for number, file in enumerate(files) if any(file is other for other, _ in _headers(recipe, root))]]
-    return content_key(paths, recipe.task, one_stack, data, tokenizer, recipe.training.seed, *(headers if headers[0] else ()))
+    left_out = [file for file, _ in _headers(recipe, root)]
+    headers = [number for number, file in enumerate(files) if any(file is other for other in left_out)]
+    return content_key(paths, recipe.task, one_stack, data, tokenizer, recipe.training.seed, *([headers] if headers else ()))
 
 
 def _copies(recipe: Recipe) -> int:
