@@ -22,6 +22,7 @@ from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules, Sampling
 from regard.models import Generator, LanguageModel, Seq2Seq
 from regard.models.state import StackState
+from regard.nn.tap import hooked
 
 LET_IN_AT = {"cpu": 8, "cuda": 4}  # the part of the seats that is let in together: reading a few at once is cheaper than one by one
 SLACK = 1.5  # times as many slots as a source can need: the more, the more seldom they are cleared
@@ -92,8 +93,9 @@ class Table:
     """Sources being decoded, each where it stands."""
 
     def __init__(self, model: Generator, size: Size, method: Method, rules: Rules, kept: Kept | None = None) -> None:
-        self.model, self.size, self.method, self.rules, self.kept = model, size, method, rules, kept
-        self.weights = () if kept is None else weights_of(model)
+        self.model, self.size, self.method, self.rules = model, size, method, rules
+        self.kept = None if hooked(model) else kept  # what was recorded without hooks calls none, and a table with hooks is for now
+        self.weights = () if self.kept is None else weights_of(model)
         self.guests: list[Asked | None] = []  # who has each seat
         self.run: Run | None = None
         self.let_in_at = LET_IN_AT.get(model.device.type, 8)

@@ -133,6 +133,20 @@ def test_when_weights_are_elsewhere_so_is_what_was_recorded(laid: list[int]) -> 
     assert laid == [2, 2]
 
 
+def test_where_hooks_listen_no_table_is_used_again(laid: list[int]) -> None:
+    """What was recorded there calls none of them, and what is laid with them is not for those who come without."""
+    model, tables, asked = copy.deepcopy(lively("before")), Kept(), those(2)
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    handle = model.register_forward_hook(lambda *_: None)
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    assert laid[:2] == [2, 2]
+    handle.remove()
+    new = len(laid)
+    served(model, asked, GREEDY, RULES, tables, Size(2, 32))
+    assert len(laid) == new
+    assert len(tables.kinds) == 1
+
+
 def test_a_table_where_something_failed_is_not_kept(laid: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model, tables, asked = lively("before"), Kept(), those(2)
     position = Run.position
