@@ -53,7 +53,7 @@ def test_import(tmp_path: Path) -> None:
 
 def test_columns_in_another_order_are_named_and_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"row {number}\t{'ab'[number % 2]}\n" for number in range(20)))
-    asked = ["--task", "classify", "--train", tmp_path / "a.tsv", "--set", "training.steps=2", "--set", "data.dev_share=0"]
+    asked: list[str | Path] = ["--task", "classify", "--train", tmp_path / "a.tsv", "--set", "training.steps=2"]
     as_they_stand = regard("train", *asked, "--out", tmp_path / "no")
     assert as_they_stand.returncode == 1
     assert "say --columns 1,0, or columns = [1, 0] in a recipe" in as_they_stand.stderr

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Unit = Literal["line", "document"]
+AS_TABLE = ", or a row on each line of a .tsv, with a tab between its columns"
 KEYS: dict[Task, tuple[str, ...]] = {"translate": ("source", "target"), "classify": ("label", "text"), "lm": ("text",), "mlm": ("text",)}
 
 
@@ -316,7 +317,7 @@ def _documents(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
 def _raw_lines(path: Path, *, markup: bool = False) -> Iterator[tuple[int, bytes]]:
     """With `markup`, text with a structure of its own is refused too: it is no table, and nobody's sentences line by line."""
     with opened(path) as file:
-        for number, line in enumerate(text_lines(file, str(path), markup=markup), 1):
+        for number, line in enumerate(text_lines(file, str(path), markup=markup, otherwise=AS_TABLE), 1):
             yield number, (line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n"))
 
 

@@ -123,7 +123,7 @@ def test_a_check_counts_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.tmx", "<?xml version='1.0'?><tmx/>", "a.tmx is XML, not lines of text; take its text out first"),
+        ("a.tmx", "<?xml version='1.0'?><tmx/>", "a.tmx is XML, not lines of text; take its text out first, .*, or a row on [^;]*$"),
         ("a.tsv", "PAR1\x00\x00", "is a Parquet table, not lines of text; save the column"),
         ("a.csv", "Hello.,Hallo.\n", "csv is not read; save it as .tsv"),
         ("a.json", '[{"source": "a"}]', "json is not read; save it as .tsv"),
