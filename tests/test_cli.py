@@ -51,6 +51,18 @@ def test_import(tmp_path: Path) -> None:
     assert load_bundle(tmp_path / "ours").config.vocabulary == 61
 
 
+def test_columns_in_another_order_are_named_and_can_be_chosen(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"row {number}\t{'ab'[number % 2]}\n" for number in range(20)))
+    asked: list[str | Path] = ["--task", "classify", "--train", tmp_path / "a.tsv", "--set", "training.steps=2"]
+    as_they_stand = regard("train", *asked, "--out", tmp_path / "no")
+    assert as_they_stand.returncode == 1
+    assert "say --columns 1,0, or columns = [1, 0] in a recipe" in as_they_stand.stderr
+    assert regard("train", *asked, "--columns", "1,0", "--out", tmp_path / "run").returncode == 0
+    assert json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())["labels"] == ["a", "b"]
+    checked = regard("data", "check", tmp_path / "a.tsv", "--task", "classify", "--columns", "1,0", "--format", "json")
+    assert json.loads(checked.stdout)["labels"] == {"a": 10, "b": 10}
+
+
 def test_data_check(tmp_path: Path) -> None:
     (tmp_path / "good.tsv").write_text("a cat\tun gatto\na dog\tun cane\n")
     (tmp_path / "bad.tsv").write_bytes(b"a cat\tun gatto\nno tab here\nbroken \xff\tx\n\tempty side\na cat\tun gatto\n")

@@ -12,7 +12,7 @@ import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, app
 from regard.cli.lines import Machine, data_file, given, named_model
-from regard.cli.options import MODEL_HELP, BeamSize, Device, Header, LengthPenalty, To
+from regard.cli.options import MODEL_HELP, BeamSize, Columns, Device, Header, LengthPenalty, To
 
 
 @app.command()
@@ -22,7 +22,7 @@ def lengths(
     name: Annotated[list[str] | None, typer.Option(help="What each model is called in table and plot, in the same order.")] = None,
     to: To = None,
     target: Annotated[str | None, typer.Option(help="A file of translations, line by line, where --data has the sources alone.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Which columns or keys of the file, as 0,2 or source,target.")] = None,
+    columns: Columns = None,
     header: Header = None,
     only: Annotated[list[str] | None, typer.Option(help="Only rows whose column has a value, as 2=tatoeba; may be given again.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for text that is in tokens already.")] = "13a",

@@ -22,10 +22,13 @@ LINES_AT_ONCE = {"cpu": 2048, "cuda": 16384}  # sorted by length and answered to
 BATCHES_AT_ONCE = {"cuda": 2}  # while a GPU works on one, the host reads, tokenises and writes another
 
 
+def columns_of(wanted: str | None) -> tuple[int | str, ...] | None:
+    return tuple(int(part) if part.isdigit() else part for part in wanted.split(",")) if wanted else None
+
+
 def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None, header: bool | None) -> DataFile:
     from regard.recipe import DataFile
 
-    wanted = tuple(int(part) if part.isdigit() else part for part in columns.split(",")) if columns else None
     kept: dict[str, tuple[str, ...]] = {}
     for condition in only or []:
         key, equals, value = condition.partition("=")
@@ -33,7 +36,7 @@ def data_file(data: str, target: str | None, columns: str | None, only: list[str
             raise typer.BadParameter(f"--only {condition}: write a column or key and its value, as 2=tatoeba")
         kept[key] = (*kept.get(key, ()), value)
     sides = {"path": data} if target is None else {"source": data, "target": target}
-    return DataFile(**sides, columns=wanted, only=kept, header=header)  # type: ignore[arg-type]
+    return DataFile(**sides, columns=columns_of(columns), only=kept, header=header)  # type: ignore[arg-type]
 
 
 def given(**options: Any) -> Any:

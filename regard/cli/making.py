@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from regard.cli.app import DataDir, Format, FormatOption, TaskName, app
-from regard.cli.lines import given
-from regard.cli.options import Header
+from regard.cli.lines import columns_of, given
+from regard.cli.options import Columns, Header
 
 
 @app.command()
@@ -27,6 +27,7 @@ def train(
         typer.Option("--from", help="A bundle to begin with: its weights, shape and tokenizer; heads for a new task are made anew."),
     ] = None,
     to: Annotated[str | None, typer.Option(help="The language that is written in the files, for a model that knows several.")] = None,
+    columns: Columns = None,
     header: Header = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/NAME by default.")] = None,
     set: Annotated[list[str] | None, typer.Option(help="A setting of the recipe, as training.lr=1e-3; may be given again.")] = None,
@@ -43,22 +44,24 @@ def train(
         raise typer.BadParameter("a recipe says what to learn from; change it with --set instead of --task, --train or --dev")
     if to is not None and task not in (None, TaskName.TRANSLATE):
         raise typer.BadParameter(f"--to is the language to write, and task {task} writes none; leave it out")
-    if recipe is not None and header is not None:
-        raise typer.BadParameter("a recipe says so for each file, as { path = 'pairs.tsv', header = true }")
+    if recipe is not None and (header is not None or columns is not None):
+        raise typer.BadParameter("a recipe says so for each file, as { path = 'pairs.tsv', columns = [0, 2], header = true }")
     if out is None:
         out = Path("runs") / (recipe.stem if recipe is not None else task.value if task is not None else "run")
     if resume and recipe is None and task is None:
         if from_ is not None:
             raise typer.BadParameter("a run that is resumed goes on from its own checkpoint; leave --from out")
-        if to is not None or header is not None:
-            raise typer.BadParameter("a run that is resumed reads its files as before; leave --to and --header out")
+        if to is not None or header is not None or columns is not None:
+            raise typer.BadParameter("a run that is resumed reads its files as before; leave --to, --columns and --header out")
         wanted = recipe_of(out, set)
     elif recipe is not None:
         wanted = load_recipe(recipe, [*([] if from_ is None else [f"model.from={json.dumps(from_)}"]), *(set or [])])
         wanted = wanted if to is None else with_tag(wanted, to)
     elif task is not None and train:
         changes = [parse_change(change) for change in set or []]
-        wanted = fitting_recipe(task.value, train, dev or [], changes, data_dir, from_, given(to=to, header=header))
+        wanted = fitting_recipe(
+            task.value, train, dev or [], changes, data_dir, from_, given(to=to, columns=columns_of(columns), header=header)
+        )
         print(describe(wanted), file=sys.stderr)
     else:
         raise typer.BadParameter("give a recipe, or --task and --train")
@@ -78,6 +81,7 @@ def data_check(
     files: Annotated[list[str], typer.Argument(help="Files to check, or a recipe whose data is to be checked.")],
     task: Annotated[TaskName, typer.Option(help="What they are for.")] = TaskName.TRANSLATE,
     against: Annotated[list[str] | None, typer.Option(help="Dev or test files whose texts must not stand in them.")] = None,
+    columns: Columns = None,
     header: Header = None,
     data_dir: DataDir = None,
     format: FormatOption = Format.TEXT,
@@ -88,12 +92,15 @@ def data_check(
     from regard.recipe import DataFile, load_recipe
     from regard.text.check import check
 
-    others = [DataFile(path=file, header=header) for file in against or []]
+    def table(path: str) -> DataFile:
+        return DataFile(path=path, columns=columns_of(columns), header=header)
+
+    others = [table(file) for file in against or []]
     if len(files) == 1 and files[0].endswith(".toml"):
         recipe = load_recipe(Path(files[0]))
         report = check(recipe.data.train, recipe.task, [*recipe.data.dev, *recipe.data.test, *others], data_dir)
     else:
-        report = check([DataFile(path=file, header=header) for file in files], task.value, others, data_dir)
+        report = check([table(file) for file in files], task.value, others, data_dir)
     if format is Format.JSON:
         print(json.dumps(report.as_json(), indent=2))
     else:

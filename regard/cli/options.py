@@ -35,6 +35,7 @@ Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda; by defaul
 Precision = Annotated[
     PrecisionName, typer.Option(help="Of the numbers: auto is int8 on a CPU where that is faster and next to nothing is lost.")
 ]
+Columns = Annotated[str | None, typer.Option(help="Which columns or keys of the file, as 0,2 or source,target.")]
 Header = Annotated[
     bool | None,
     typer.Option(

@@ -23,7 +23,7 @@ from regard.console.messages import Messages, Warned
 from regard.errors import CorpusError, RegardError
 from regard.evaluation.metrics import finite
 from regard.text.corpus import find, opened
-from regard.text.formats import COMPRESSED, HEAD, refuse, text_lines, wide_encoding
+from regard.text.formats import BY_STANDARD_INPUT, COMPRESSED, HEAD, refuse, text_lines, wide_encoding
 
 __all__ = ["Batch", "Lines", "Messages", "OutputError", "Results", "line_by_line"]
 
@@ -176,7 +176,7 @@ class Lines:
                 raise CorpusError(f"can't read {self.name}: {error.strerror or error}") from error
         else:
             with opened(self._path) as content:
-                yield from text_lines(content, self.name, markup=True)
+                yield from text_lines(content, self.name, markup=True, otherwise=BY_STANDARD_INPUT)
 
     def _seen_to_be_text(self, arriving: Iterator[bytes | None]) -> Iterator[bytes | None]:
         """Standard input, whose first line is looked at: what comes after may be long in coming."""

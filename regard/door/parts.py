@@ -6,7 +6,7 @@ that fit. No part knows of the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal, get_args
@@ -95,8 +95,17 @@ def _fitting(model: Model, text: str, space: str, ids: list[int], tag: str | Non
     texts = split_long(text, lambda part: len(read.encode(part, tag)) <= room)
     encoded = read.encode_batch(texts, tag)
     model.warn(f"{too_long}it was translated in {len(encoded)} parts")
-    spaces = [*[" "] * (len(texts) - 1), space]
+    spaces = [*_between(text, texts), space]
     return [Part(read.framed(part, around), own, after) for part, own, after in zip(encoded, texts, spaces, strict=True)]
+
+
+def _between(text: str, parts: Sequence[str]) -> Iterator[str]:
+    """What stands between the parts of a text; a space where nothing does."""
+    end = text.index(parts[0]) + len(parts[0])
+    for part in parts[1:]:
+        begin = text.index(part, end)
+        yield text[end:begin] or " "
+        end = begin + len(part)
 
 
 def _tagged(model: Model, texts: list[str], tags: Sequence[str | None]) -> list[list[int]]:

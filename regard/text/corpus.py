@@ -21,13 +21,14 @@ import zstandard
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
 from regard.text.formats import COMPRESSED, text_lines
-from regard.text.header import names_columns
+from regard.text.header import named_columns, names_columns
 from regard.text.midi import PARTS, holds_music, songs
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Unit = Literal["line", "document"]
+AS_TABLE = ", or a row on each line of a .tsv, with a tab between its columns"
 KEYS: dict[Task, tuple[str, ...]] = {"translate": ("source", "target"), "classify": ("label", "text"), "lm": ("text",), "mlm": ("text",)}
 
 
@@ -98,7 +99,7 @@ def read_rows(
         return _songs(file, task, paths[0])
     columns = _Columns(file, task, paths[0])
     if not columns.plain:
-        return _table_rows(columns, file.header, paths[0], skip)
+        return _table_rows(columns, paths[0], skip)
     return _documents(paths[0], skip) if unit == "document" else _lines(paths[0], skip)
 
 
@@ -111,10 +112,10 @@ def header_left_out(file: DataFile, task: Task, root: Path | None = None) -> str
         return None
     number, line = next(iter(_raw_lines(path, markup=True)), (1, b""))
     try:
-        texts = columns.texts(_decoded(line, str(path), number), number)
+        texts = columns.header(_decoded(line, str(path), number))
     except LineError:
         return None  # whoever reads the rows says so
-    if not (file.header or names_columns(texts, task)):
+    if texts is None:
         return None
     shown = " and ".join(repr(text[:40]) for text in texts)
     force = "" if file.header else "; if it is a row, say --no-header, or header = false in a recipe"
@@ -147,7 +148,7 @@ class _Columns:
         if ending in (".csv", ".json", ".parquet"):
             raise CorpusError(f"{path}: {ending} is not read; save it as .tsv (a tab between columns) or .jsonl (an object on each line)")
         if ending == ".tsv" and one_text and not file.columns:
-            raise CorpusError(f"{path} is a table; say which column holds the text, for example columns = [0]")
+            raise CorpusError(f"{path} is a table; say which column holds the text, for example --columns 0, or columns = [0] in a recipe")
         if file.header and (self.json or self.plain):
             raise CorpusError(f"{path}: header = true is for tables, and this is {'JSON' if self.json else 'plain text'}; take it out")
         wanted: Sequence[int | str] = file.columns or (KEYS[task] if self.json else range(len(KEYS[task])))
@@ -157,6 +158,8 @@ class _Columns:
         self.only = {self._key(column): set(values) for column, values in file.only.items()}
         self.without = {self._key(column): set(values) for column, values in file.without.items()}
         self.least = 1 + max((key for key in (*self.wanted, *self.only, *self.without) if isinstance(key, int)), default=0)
+        self.chosen = file.columns is not None
+        self.named = file.header
         self.first: int | None = None  # how many columns the first line of a table has
         self.surplus = 0  # how many more than that the line read last has
 
@@ -178,10 +181,19 @@ class _Columns:
             return None
         return tuple(cells[key] for key in self.wanted)
 
-    def texts(self, line: str, number: int) -> tuple[str, ...]:
-        """The texts of a line of a table, wanted or not."""
-        cells = self._cells(line, number)
-        return tuple(cells[key] for key in self.wanted)
+    def header(self, first: str) -> tuple[str, ...] | None:
+        """What the columns are called, where the first line of a table names them instead of being a row."""
+        if self.named is False:
+            return None
+        cells = self._cells(first, 1)
+        texts = tuple(cells[key] for key in self.wanted)
+        if not self.chosen and len(texts) == 2 and (named := named_columns(list(cells.values()), self.task)) not in (None, (0, 1)):
+            numbers, names = ", ".join(map(str, named)), " and ".join(repr(cells[column]) for column in named)
+            raise CorpusError(
+                f"{self.path}, line 1: {names} are the names of {' and '.join(KEYS[self.task])}, but the first two columns would be read; "
+                f"say --columns {numbers.replace(' ', '')}, or columns = [{numbers}] in a recipe; if it is a row, --no-header"
+            )
+        return texts if self.named or names_columns(texts, self.task) else None
 
     def _cells(self, line: str, number: int) -> dict[int | str, str]:
         cells = line.split("\t")
@@ -227,14 +239,12 @@ class _Columns:
         raise LineError("json", self.path, number, f"{key!r} is {type(value).__name__}, not text", "put it in quotes or take the line out")
 
 
-def _table_rows(columns: _Columns, header: bool | None, path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
+def _table_rows(columns: _Columns, path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
     for number, line in _raw_lines(path, markup=not columns.json):
         try:
             decoded = _decoded(line, str(path), number)
-            if number == 1 and not columns.json and header is not False:
-                first = columns.texts(decoded, number)
-                if header or names_columns(first, columns.task):
-                    continue
+            if number == 1 and not columns.json and columns.header(decoded) is not None:
+                continue
             texts = columns.read(decoded, number)
         except LineError as bad:
             skip(bad)
@@ -307,7 +317,7 @@ def _documents(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
 def _raw_lines(path: Path, *, markup: bool = False) -> Iterator[tuple[int, bytes]]:
     """With `markup`, text with a structure of its own is refused too: it is no table, and nobody's sentences line by line."""
     with opened(path) as file:
-        for number, line in enumerate(text_lines(file, str(path), markup=markup), 1):
+        for number, line in enumerate(text_lines(file, str(path), markup=markup, otherwise=AS_TABLE), 1):
             yield number, (line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n"))
 
 

@@ -23,6 +23,7 @@ CELLS = "save the column of texts as .txt, a text on each line; or the whole as 
 UNPACK = "unpack it first, and name a text file that was in it"
 RENAME = "name it {0} (or unpack it)"
 NOTHING = "name a file of plain text, a sentence on each line"
+BY_STANDARD_INPUT = "; or give it by standard input, where each line is read as plain text"
 
 
 class Foreign(NamedTuple):
@@ -75,7 +76,7 @@ MARKDOWN = rb"(?m)^ {0,3}(#{1,6} |[-*+] |\d+\. |>|```|\|.*\|)|\[[^\]\n]+\]\([^)\
 
 
 def _markup(what: str, remedy: str = TAKE_OUT) -> Foreign:
-    return Foreign(what, f"{remedy}; or give it by standard input, where each line is read as plain text", binary=False)
+    return Foreign(what, remedy, binary=False)
 
 
 HTML = _markup("a web page (HTML)", f'{TAKE_OUT}, or ask `regard serve` at /translate with "format": "html"')
@@ -129,11 +130,14 @@ def _zipped(ending: str, head: bytes) -> Foreign:
     return next((Foreign(what, remedy) for _, endings, what, remedy in ZIPPED if ending in endings), Foreign("a zip archive", UNPACK))
 
 
-def refuse(name: str, head: bytes, *, markup: bool) -> None:
-    """Says what a file is, if it is not lines of text. With `markup`, text with a structure of its own is refused as well."""
+def refuse(name: str, head: bytes, *, markup: bool, otherwise: str = "") -> None:
+    """Says what a file is, if it is not lines of text. With `markup`, text with a structure of its own is refused as well.
+
+    `otherwise` is what else can be done with such a text, by whoever wants the lines.
+    """
     found = foreign(name, head)
     if found is not None and (found.binary or markup):
-        raise CorpusError(f"{name} is {found.what}, not lines of text; {found.remedy}")
+        raise CorpusError(f"{name} is {found.what}, not lines of text; {found.remedy}{'' if found.binary else otherwise}")
 
 
 def wide_encoding(head: bytes) -> str | None:
@@ -157,12 +161,12 @@ def utf8_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[bytes]:
         raise CorpusError(f"{name} begins as {encoding.upper()} and goes on otherwise ({error.reason}); save it as UTF-8") from None
 
 
-def text_lines(stream: BinaryIO, name: str, *, markup: bool) -> Iterable[bytes]:
+def text_lines(stream: BinaryIO, name: str, *, markup: bool, otherwise: str = "") -> Iterable[bytes]:
     """The lines of an opened file as bytes in UTF-8, each with its end, once it is seen to be text (`refuse`).
 
     What can be peeked into is: files, and what unpacks .gz, .xz and .zst. UTF-16 and UTF-32 are read where they begin with their mark.
     """
     head = cast(io.BufferedReader, stream).peek(HEAD)[:HEAD]
-    refuse(name, head, markup=markup)
+    refuse(name, head, markup=markup, otherwise=otherwise)
     encoding = wide_encoding(head)
     return stream if encoding is None else utf8_lines(stream, name, encoding)

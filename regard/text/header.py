@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import permutations
 
 from regard.recipe import Task
 
@@ -25,6 +26,7 @@ LANGUAGES = {  # what a column may be called after its language: code, English n
     "ur": "urdu اردو", "vi": "vietnamese", "zh": "chinese mandarin 中文 汉语 漢語",
 }  # fmt: skip
 NAMED = {name: code for code, names in LANGUAGES.items() for name in names.split()}
+LOOKED_AT = 20  # columns whose names are compared
 FILLERS = {"text", "texts", "sentence", "sentences", "language", "lang", "side"}  # source_text, "English sentence"
 
 
@@ -46,6 +48,16 @@ def names_columns(texts: Sequence[str], task: Task) -> bool:
         return NAMED[source] != NAMED[target]
     codes = [re.split("[_-]", name)[0] for name in (source, target)]
     return "en" in codes and all(code in LANGUAGES for code in codes) and codes[0] != codes[1] and max(map(len, (source, target))) <= 5
+
+
+def named_columns(cells: Sequence[str], task: Task) -> tuple[int, int] | None:
+    """Which two columns of a first line are named as what the task reads, the first ones if they are; None where none are.
+
+    What is called "id" numbers the rows, unless there is no other column that it could be instead.
+    """
+    numbered = [column for column, cell in enumerate(cells[:LOOKED_AT]) if _name(cell) != "id"]
+    pairs = (*permutations(numbered, 2), (0, 1))
+    return next((pair for pair in pairs if names_columns([cells[column] for column in pair], task)), None)
 
 
 def _name(cell: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 import regard
 from regard.door import Model
 from regard.door.parts import split_of
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, RegardWarning, ShapeError
 from regard.recipe import parse_recipe
 from regard.shipped import shipped
 from regard.training.run import run_recipe
@@ -74,6 +74,14 @@ def test_a_long_sentence_among_others_is_split_and_said_to_be(translator: Model)
     assert re.fullmatch(r"text 1: a sentence of \d+ tokens, and it reads 31 at once; it was translated in 2 parts", said[0])
     with pytest.raises(ShapeError, match="tokens, and it reads 31 at once; shorten it, or have it split"):
         quiet.translate("3 4 5 " * 12, "back", split="none")
+
+
+def test_what_stands_between_parts_stays(translator: Model) -> None:
+    """Lines, blank ones and indents, where a text is split for its length alone."""
+    space = "\r\n\r\n\t"
+    with pytest.warns(RegardWarning, match="translated in 3 parts"):
+        answer = translator.translate(space.join(["3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3."] * 3), "back", split="length")
+    assert answer.text == space.join(part.text for part in answer.parts)
 
 
 def test_how_it_is_split_is_said_by_the_config_or_whoever_asks(translator: Model) -> None:

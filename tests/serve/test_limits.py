@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from regard.serve import libretranslate
+from regard.serve.markup import Parts
 from regard.serve.security import POLICY
 from regard.serve.settings import LOOPBACK, Limits, Settings
-from tests.serve.live import Live, Start
+from tests.serve.live import Live, Start, together
 
 PATHS = ["/api/translate", "/api/generate", "/api/classify", "/api/fill", "/api/embed", "/api/score", "/translate", "/detect"]
 PATHS += ["/v1/completions", "/v1/chat/completions", "/v1/embeddings"]
@@ -175,6 +179,29 @@ def test_limits_on_count_and_length(start: Start) -> None:
     assert live.post("/translate", {"q": "1\n" * 9, **asked}).status == 413  # more lines than can ever wait
     assert live.post("/v1/completions", {"model": "writer", "prompt": "a" * 51}).json["error"]["type"] == "invalid_request_error"
     assert live.post("/v1/completions", {"model": "writer", "prompt": "a" * 51, "stream": True}).status == 413
+
+
+@pytest.mark.parametrize("format", ["text", "html"])
+def test_others_are_answered_while_a_long_text_is_taken_apart(live: Live, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    name = "html_of" if format == "html" else "lines_of"
+    apart: Callable[[str], Parts] = getattr(libretranslate, name)
+    begun, go, in_time = threading.Event(), threading.Event(), list[bool]()
+
+    def held(text: str) -> Parts:
+        begun.set()
+        in_time.append(go.wait(5))
+        return apart(text)
+
+    def look() -> int:
+        assert begun.wait(20)
+        status = live.get("/health").status
+        go.set()
+        return status
+
+    monkeypatch.setattr(libretranslate, name, held)
+    translate = partial(live.post, "/translate", {"q": "1 2 3", "target": "back", "format": format})
+    reply, status = together([translate, look])
+    assert (reply.status, status, in_time) == (200, 200, [True])
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(start: Start) -> None:

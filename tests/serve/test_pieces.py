@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.door.aligned import Aligned
 from regard.serve.markup import TAG, html_of, lines_of
 from regard.serve.stops import Stops, cut
 
@@ -119,6 +121,20 @@ def test_hostile_html_takes_time_in_proportion_to_its_length(piece: str) -> None
 
     seconds(10_000)
     assert seconds(400_000) < 2.0  # forty texts of the greatest length; where it grows with the square, minutes
+
+
+@pytest.mark.parametrize("piece", ["<b>a</b> ", "<b><i>a</i> b</b> ", "<img>a ", "<b>a", "a<!---->", "<code>x</code> "])
+@pytest.mark.parametrize("known", [False, True])
+def test_many_tags_are_put_back_in_no_time(piece: str, known: bool) -> None:
+    """Of a text of the greatest length, with what each word looked at and without."""
+    parts = html_of(f"x {piece * (10_000 // len(piece))} y")
+    [text] = parts.texts
+    spans = [(place, min(place + 4, len(text))) for place in range(0, len(text), 4)]
+    of_each = [spans[first : first + 100] for first in range(0, len(spans), 100)]
+    looks = [Aligned(own, own, torch.eye(len(own)).flip(0)) for own in of_each]
+    begun = time.process_time()
+    parts.joined([text[::-1]], [looks if known else None])
+    assert time.process_time() - begun < 2.0  # where each tag looks at every word and every other tag, a minute
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.data())

@@ -151,7 +151,9 @@ def test_plain_text_by_line_and_document(tmp_path: Path) -> None:
     assert texts("lm", "document", path=objects) == [("a\n\nb",)]
     table = write(tmp_path / "a.tsv", "good\tI like it\n")
     assert texts("lm", path=table, columns=[1]) == [("I like it",)]
-    with pytest.raises(CorpusError, match=r"a.tsv is a table; say which column holds the text, for example columns = \[0\]"):
+    with pytest.raises(
+        CorpusError, match=r"a.tsv is a table; say which column holds the text, for example --columns 0, or columns = \[0\] in"
+    ):
         texts("lm", path=table)
 
 

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from regard.errors import CorpusError
-from regard.text.formats import foreign, refuse, text_lines
+from regard.text.formats import BY_STANDARD_INPUT, foreign, refuse, text_lines
 
 ROOT = Path(__file__).parents[2]
 SRT = b"1\r\n00:00:01,600 --> 00:00:04,200\r\nHello there.\r\n\r\n2\r\n00:00:05,900 --> 00:00:07,999\r\nGood morning.\r\n"
@@ -116,7 +116,7 @@ def test_what_is_no_text_is_refused_with_a_remedy(name: str) -> None:
 def test_text_with_a_structure_is_refused_where_sentences_are_wanted(name: str) -> None:
     content, what = MARKUP[name]
     with pytest.raises(CorpusError, match=f"^{name} is {what}.*, not lines of text; .*by standard input, where each line is read as plain"):
-        refuse(name, content, markup=True)
+        refuse(name, content, markup=True, otherwise=BY_STANDARD_INPUT)
     refuse(name, content, markup=False)
     with pytest.raises(CorpusError, match=what):
         refuse(f"{name}.gz", content, markup=True)

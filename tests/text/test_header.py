@@ -73,6 +73,33 @@ def test_columns_that_are_chosen_are_looked_at(tmp_path: Path) -> None:
     assert [row.texts for row in read_rows(DataFile(path=str(path), columns=(1, 2)), "translate")] == [("Hello.", "Ciao.")]
 
 
+@pytest.mark.parametrize(
+    ("task", "first", "says"),
+    [
+        ("classify", "text\tlabel", r"'label' and 'text' are the names of label and text, .*; say --columns 1,0, or columns = \[1, 0\] in"),
+        ("classify", "id\tlabel\ttext", "say --columns 1,2"),
+        ("translate", "id\ten\tde", "'en' and 'de' are the names of source and target, but the first two columns would be read; .* 1,2"),
+        ("translate", "target\tsource", "say --columns 1,0"),
+    ],
+)
+def test_names_of_other_columns_than_those_read_are_not_passed_over(tmp_path: Path, task: Any, first: str, says: str) -> None:
+    """A number or a text would be learned as a label, without a word."""
+    path = tmp_path / "table.tsv"
+    path.write_text(f"{first}\n1\ta\tb\n")
+    with pytest.raises(CorpusError, match=says):
+        list(read_rows(DataFile(path=str(path)), task))
+    assert check([DataFile(path=str(path))], task).errors
+    assert [row.line for row in read_rows(DataFile(path=str(path), header=False), task)] == [1, 2]
+    assert [row.texts for row in read_rows(DataFile(path=str(path), columns=(1, 0), header=True), task)] == [("a", "1")]
+
+
+@pytest.mark.parametrize("first", ["id\ten", "id\ten\tsource", "en\tid", "en\tde\tfr"])
+def test_indonesian_is_a_language(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"{first}\nselamat\thello\t3\n")
+    assert [row.line for row in read_rows(DataFile(path=str(path)), "translate")] == [2]
+
+
 def test_what_has_no_columns_has_no_header(tmp_path: Path) -> None:
     for name, content, task in (("a.txt", "text\nOne.\n", "lm"), ("a.jsonl", '{"source": "source", "target": "target"}\n', "translate")):
         path = tmp_path / name
@@ -96,7 +123,7 @@ def test_a_check_counts_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.tmx", "<?xml version='1.0'?><tmx/>", "a.tmx is XML, not lines of text; take its text out first"),
+        ("a.tmx", "<?xml version='1.0'?><tmx/>", "a.tmx is XML, not lines of text; take its text out first, .*, or a row on [^;]*$"),
         ("a.tsv", "PAR1\x00\x00", "is a Parquet table, not lines of text; save the column"),
         ("a.csv", "Hello.,Hallo.\n", "csv is not read; save it as .tsv"),
         ("a.json", '[{"source": "a"}]', "json is not read; save it as .tsv"),

@@ -353,8 +353,10 @@ def test_a_translator_goes_on_in_one_line(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--task", "lm", "--train", "a.txt", "--to", "it"], "--to is the language to write"),
-        (["--resume", "--to", "it"], "leave --to and --header out"),
+        (["--resume", "--to", "it"], "leave --to, --columns and --header out"),
         (["a.toml", "--header"], "a recipe says so for each file"),
+        (["a.toml", "--columns", "1,0"], "a recipe says so for each file"),
+        (["--resume", "--columns", "1,0"], "leave --to, --columns and --header out"),
     ],
 )
 def test_options_that_say_nothing_here(tmp_path: Path, arguments: list[str], says: str) -> None:
