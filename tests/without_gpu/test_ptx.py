@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, to compile its kernels")
-LAUNCHES = re.compile(r"^ +(_\w+)\[.+\]\($", re.MULTILINE)
+LAUNCHES = re.compile(r"^ +.*?\b(_\w+)\[.*\]\(", re.MULTILINE)
 ANOTHER_BLOCK = """
 import json
 from tests.without_gpu import ptx
