@@ -11,7 +11,7 @@ HOW = (
     ("CUDA device", "on a machine with an NVIDIA GPU: make gpu"),
     ("REGARD_DATA|the data", "REGARD_DATA=FOLDER make test, with that data in the folder"),
     ("browser", "apt-get install chromium, or .venv/bin/playwright install chromium; or CHROMIUM=PATH make test"),
-    ("TRITON_INTERPRET", "TRITON_INTERPRET=1 make test"),
+    ("Triton", "on Linux, make setup; where there is a GPU, CUDA_VISIBLE_DEVICES= make test"),
     ("--no-deps", "install what is named"),
     ("could not import|extra|library|pip install", "make setup"),
     ("small disk", "as root, where disks may be mounted"),

@@ -17,6 +17,7 @@ from packaging.version import Version
 from regard.errors import installing
 from tests.resolve import CONSTRAINTS, EXTRAS, PROJECT, PYTHONS, ROOT, requirements
 from tests.skips import how, summary
+from tests.without_gpu import needs_kernels
 
 PINS = {
     canonicalize_name(name): Version(version)
@@ -138,4 +139,5 @@ def test_the_end_says_what_was_skipped_and_how_to_run_it() -> None:
         f"      to run: {how('needs a CUDA device')}",
         "    1 there is one (tests)",
     ]
+    assert "CUDA_VISIBLE_DEVICES= " in str(how(needs_kernels.kwargs["reason"]))
     assert how("could not import 'schemathesis': No module named 'schemathesis'") == "make setup"

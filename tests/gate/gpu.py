@@ -1,8 +1,9 @@
 """Everything that only a GPU can show, in one command: python -m tests.gate.gpu [--out docs/gpu.json] [--without-speed] [--without-tests]
 
 Tests marked gpu; every recipe for some steps with two validations, a checkpoint, a kill and a resume, and its bundle asked; all verbs and
-the server; three speed benchmarks in a short form. Data come from REGARD_DATA, and what is not there is made up. Prints one table. Where
-all of it passed it writes a stamp: when, on what, how much, how fast, and of which code.
+the server; and where all of that passed, three speed benchmarks in a short form. Data come from REGARD_DATA, and what is not there is made
+up. Says of each thing as it ends how it ended, and all of it in one table. Whatever hangs is ended, and so is all that has not ended in
+nine minutes. Where all of it passed it writes a stamp: when, on what, how much, how fast, and of which code.
 """
 
 from __future__ import annotations
@@ -10,34 +11,79 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from regard.recipe import load_recipe
-from tests.gate.recipes import ROOT, environment, in_order, train_kill_resume_ask
+from tests.gate.recipes import ROOT, child, in_order, train_kill_resume_ask
 from tests.gate.stand_ins import recipes_for
 from tests.gate.verbs import ask, commands, serve_and_ask
 
-AT_ONCE = max(2, min(8, (os.cpu_count() or 2) // 2))
+AT_ONCE = max(2, min(12, (os.cpu_count() or 2) * 3 // 4))
 ROWS = 3000  # of data that stands in: enough to fill the batches of the recipes
+SECONDS, OF_TESTS, OF_A_BENCHMARK = 530.0, 300.0, 300.0  # for all of it on a GPU; for one file of tests; for one benchmark
 STAMP = ROOT / "docs" / "gpu.json"
-Row = tuple[str, str, float]  # what, how it ended, seconds
+
+
+class Row(NamedTuple):
+    """What was done, how it ended, and in how many seconds."""
+
+    what: str
+    how: str
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        return self.how.startswith("FAILED")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where it is done, on what, how many things at once, and until when on the monotonic clock."""
+
+    folder: Path
+    device: str
+    pool: ThreadPoolExecutor
+    until: float
+
+    def begin(self, what: str, work: Callable[[], str], after: Future[Row] | None = None) -> Future[Row]:
+        def in_turn() -> Row:
+            if after is not None:
+                after.result()
+            return row(what, work)
+
+        return self.pool.submit(in_turn)
+
+
+def row(what: str, work: Callable[[], str]) -> Row:
+    """Does it, and says so at once: whoever ends the gate before its time knows what there is."""
+    began = time.monotonic()
+    try:
+        how = work()
+    except Exception as error:
+        how = f"FAILED {error}" if str(error) else f"FAILED {type(error).__name__}"
+    done = Row(what, how, time.monotonic() - began)
+    sys.stdout.write(f"{done.seconds:4.0f} s  {what}: {how[:3000] if done.failed else _first_line(how)}\n")
+    sys.stdout.flush()
+    return done
 
 
 def main() -> None:
@@ -50,146 +96,122 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no GPU here that PyTorch can use; what a CPU can show of a GPU's code, make test shows")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE + 1) as pool:
-        tests = None if options.without_tests else pool.submit(timed, marked_tests, Path(folder))
-        rows = trained(Path(folder), options.device, pool)
-        rows += asked(Path(folder), options.device, pool)
-        if tests is not None:
-            rows.insert(0, tests.result())
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        gate = Gate(Path(folder), options.device, pool, began + SECONDS if options.device == "cuda" else math.inf)
+        recipes = begin_recipes(gate)
+        tests = [] if options.without_tests else begin_tests(gate)
+        done = {"recipes": ended(recipes), "commands": ended(begin_commands(gate)), "tests": ended(tests)}
         speeds: dict[str, float] = {}
-        if not options.without_speed and options.device == "cuda":
-            for name, measure in BENCHMARKS.items():
-                row, found = measured(name, measure, Path(folder))
-                rows.append(row)
-                speeds |= found
+        if not options.without_speed and options.device == "cuda" and not any(each.failed for rows in done.values() for each in rows):
+            done["speeds"] = [row(name, lambda measure=measure: told(speeds, measure(gate))) for name, measure in BENCHMARKS.items()]
     seconds = time.monotonic() - began
-    show(rows, speeds, seconds)
-    failed = [what for what, how, _ in rows if how.startswith("FAILED")]
-    if failed:
+    rows = [each for some in done.values() for each in some]
+    show(rows, seconds)
+    if failed := [each.what for each in rows if each.failed]:
         sys.exit(f"{len(failed)} of {len(rows)} failed: {', '.join(failed)}")
-    if speeds and not options.without_tests:
-        options.out.write_text(json.dumps(stamp(rows, speeds, seconds), indent=2) + "\n", encoding="utf-8")
+    if speeds and tests:
+        options.out.write_text(json.dumps(stamp(done, speeds, seconds), indent=2) + "\n", encoding="utf-8")
         print(f"wrote {options.out}")
 
 
-def timed(work: Callable[[Path], str], folder: Path) -> Row:
-    began = time.monotonic()
-    try:
-        how = work(folder)
-    except Exception as error:
-        how = f"FAILED {error}"
-    return work.__name__.replace("_", " "), how, time.monotonic() - began
+def ended(begun: list[Future[Row]]) -> list[Row]:
+    return [future.result() for future in begun]
 
 
-def marked_tests(folder: Path) -> str:
-    """Tests marked gpu, and what came of them."""
-    quiet = ["-p", "no:cacheprovider", "-p", "no:benchmark", "--show-capture=no"]
-    parallel = ["-n", str(AT_ONCE)] if _has("xdist") else []
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "gpu", *quiet, *parallel, str(ROOT / "tests")],
-        cwd=ROOT, env=environment("cuda"), capture_output=True, text=True, timeout=540, check=False,
-    )  # fmt: skip
-    counts = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-500:]
+def begin_tests(gate: Gate) -> list[Future[Row]]:
+    """Tests marked gpu, each file of them by itself: none waits for another, and none takes another along."""
+    files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if re.search(r"\bmark\.gpu\b", path.read_text(encoding="utf-8"))]
+    return [gate.begin(path.relative_to(ROOT).as_posix(), lambda path=path: marked_tests(path, gate)) for path in files]
+
+
+def marked_tests(file: Path, gate: Gate) -> str:
+    quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "--show-capture=no", "-o", f"faulthandler_timeout={OF_TESTS / 2:.0f}"]
+    done = child(["-m", "pytest", "-m", "gpu", *quiet, str(file)], ROOT, gate.device, seconds=OF_TESTS, until=gate.until)
     if done.returncode:
-        raise AssertionError(counts + "\n" + done.stdout[-6000:])
-    return re.sub(r"^=+ | in .*|, \d+ deselected| =+$", "", counts)
+        raise AssertionError(f"ended with {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}")
+    return ", ".join(f"{count} {how}" for how, count in counted(done.stdout.strip().splitlines()[-1]).items())
 
 
-def _has(module: str) -> bool:
-    import importlib.util
+def counted(line: str) -> Counter[str]:
+    """How many tests passed, were skipped and so on, by the last line of what pytest says."""
+    return Counter({how: int(count) for count, how in re.findall(r"(\d+) (passed|skipped|xfailed)", line)})
 
-    return importlib.util.find_spec(module) is not None
 
-
-def trained(folder: Path, device: str, pool: ThreadPoolExecutor) -> list[Row]:
+def begin_recipes(gate: Gate) -> list[Future[Row]]:
     """Every recipe, as many at once as there is room for; one that begins from another's bundle after that one."""
     shipped = ROOT / "recipes"
     root = Path(os.environ["REGARD_DATA"]) if os.environ.get("REGARD_DATA") else None
-    recipes_for(shipped, root, folder, ROWS if device == "cuda" else 160)
-    _begin_sst2(folder, device)
-    futures: dict[str, Future[Row]] = {}
-
-    def train(name: str) -> Row:
-        began, parent = time.monotonic(), load_recipe(shipped / f"{name}.toml").begins_from
-        if parent is not None and (before := futures.get(Path(parent).name)) is not None:
-            before.result()
-        try:
-            done = train_kill_resume_ask(name, folder, device=device, small=device == "cpu")
-        except Exception as error:
-            return f"recipe {name}", f"FAILED {error}", time.monotonic() - began
-        return f"recipe {name}", f"loss {done.first:.2f} → {done.last:.2f}, dev {done.dev}, {done.asked}", done.seconds
-
+    recipes_for(shipped, root, gate.folder, ROWS if gate.device == "cuda" else 160)
+    begun = {"minilm": gate.begin("what recipes of SST-2 begin with", lambda: _begin_sst2(gate))}
     for name in in_order(shipped):  # parents come first, so that nobody waits for one that has no place
-        futures[name] = pool.submit(train, name)
-    return [future.result() for future in futures.values()]
+        parent = load_recipe(shipped / f"{name}.toml").begins_from
+        before = None if parent is None else begun.get(Path(parent).name)
+        begun[name] = gate.begin(f"recipe {name}", lambda name=name: trained(name, gate), before)
+    return list(begun.values())
 
 
-def _begin_sst2(folder: Path, device: str) -> None:
-    """What the recipes of SST-2 begin with: a sentence encoder, here a tiny one, and sentences with labels."""
+def trained(name: str, gate: Gate) -> str:
+    done = train_kill_resume_ask(name, gate.folder, device=gate.device, small=gate.device == "cpu", until=gate.until)
+    return f"loss {done.first:.2f} → {done.last:.2f}, dev {done.dev}, {done.asked}"
+
+
+def _begin_sst2(gate: Gate) -> str:
+    """A sentence encoder, here a tiny one, and sentences with labels."""
     from tests.interop.test_sentences import MEAN, NORMALIZE, POOLING, TRANSFORMER, sentence_encoder
 
+    film = gate.folder / "runs" / "film"
+    film.mkdir(parents=True)
+    lines = (f"{'negative' if number % 2 else 'positive'}\tkalo mi {number} ru\n" for number in range(ROWS))
+    (film / "sentences.tsv").write_text("".join(lines), encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = sentence_encoder(folder / "minilm", MEAN, TRANSFORMER, POOLING, NORMALIZE, said={"max_seq_length": 96})
-    ask(["import", str(made), str(folder / "runs" / "minilm")], folder, device)
-    (folder / "runs" / "film").mkdir()
-    lines = (f"{'negative' if number % 2 else 'positive'}\tkalo mi {number} ru\n" for number in range(ROWS))
-    (folder / "runs" / "film" / "sentences.tsv").write_text("".join(lines), encoding="utf-8")
+        made = sentence_encoder(gate.folder / "minilm", MEAN, TRANSFORMER, POOLING, NORMALIZE, said={"max_seq_length": 96})
+    return ask(["import", str(made), str(gate.folder / "runs" / "minilm")], gate.folder, gate.device, gate.until)
 
 
-def asked(folder: Path, device: str, pool: ThreadPoolExecutor) -> list[Row]:
-    def one(name: str, arguments: list[str]) -> Row:
-        began = time.monotonic()
-        try:
-            printed = ask(arguments, folder, device)
-        except Exception as error:
-            return name, f"FAILED {error}", time.monotonic() - began
-        return name, " ".join(printed.split())[:60], time.monotonic() - began
+def begin_commands(gate: Gate) -> list[Future[Row]]:
+    """All verbs, and the server."""
 
-    futures = [pool.submit(one, name, arguments) for name, arguments in commands(folder, device).items()]
+    def serve() -> str:
+        return f"{len(serve_and_ask(gate.folder, gate.device, gate.until))} kinds of requests answered"
 
-    def serve(folder: Path) -> str:
-        return f"{len(serve_and_ask(folder, device))} kinds of requests answered"
+    def asked(arguments: list[str]) -> str:
+        return " ".join(ask(arguments, gate.folder, gate.device, gate.until).split())[:60]
 
-    return [*(future.result() for future in futures), timed(serve, folder)]
+    verbs = commands(gate.folder, gate.device)
+    return [gate.begin("serve", serve), *(gate.begin(name, lambda given=given: asked(given)) for name, given in verbs.items())]
 
 
-def measured(name: str, measure: Callable[[Path], dict[str, float]], folder: Path) -> tuple[Row, dict[str, float]]:
-    began = time.monotonic()
-    try:
-        found = measure(folder)
-    except Exception as error:
-        return (name, f"FAILED {error}", time.monotonic() - began), {}
-    return (name, ", ".join(f"{value:,.0f} ({key})" for key, value in found.items()), time.monotonic() - began), found
+def told(speeds: dict[str, float], found: dict[str, float]) -> str:
+    speeds |= found
+    return ", ".join(f"{value:,.0f} ({name})" for name, value in found.items())
 
 
-def _benchmark(folder: Path, script: str, *arguments: str) -> Any:
-    result = folder / f"{script}.json"
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / script), *arguments, "--json", str(result)],
-        cwd=ROOT, env=environment("cuda"), capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+def _benchmark(gate: Gate, script: str, *arguments: str) -> Any:
+    result = gate.folder / f"{script}.json"
+    asked = [str(ROOT / "benchmarks" / script), *arguments, "--json", str(result)]
+    done = child(asked, ROOT, "cuda", seconds=OF_A_BENCHMARK, until=gate.until)
     if done.returncode:
         raise AssertionError(f"{script} ended with {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}")
     return json.loads(result.read_text())
 
 
-def training_speed(folder: Path) -> dict[str, float]:
-    found = _benchmark(folder, "train_gpu.py", "--only", "pairs: regard", "gpt2: regard", "--patience", "240")
+def training_speed(gate: Gate) -> dict[str, float]:
+    found = _benchmark(gate, "train_gpu.py", "--only", "pairs: regard", "gpt2: regard", "--patience", "240")
     bad = {name: figures["error"][-500:] for name, figures in found.items() if "error" in figures}
     if bad:
         raise AssertionError(str(bad))
     return {f"trained tokens/s, {name}": figures["tokens_per_second"] for name, figures in found.items()}
 
 
-def decoding_speed(folder: Path) -> dict[str, float]:
-    found = _benchmark(folder, "decode_gpu.py", "--repeats", "2")["tokens_per_second"]
+def decoding_speed(gate: Gate) -> dict[str, float]:
+    found = _benchmark(gate, "decode_gpu.py", "--repeats", "2")["tokens_per_second"]
     return {f"decoded tokens/s, {work}": statistics.median(turns["regard"]) for work, turns in found.items()}
 
 
-def file_speed(folder: Path) -> dict[str, float]:
+def file_speed(gate: Gate) -> dict[str, float]:
     asked = ("--lines", "8192", "--alone", "8192", "--repeats", "1", "--device", "cuda", "--precision", "bfloat16")
-    found = _benchmark(folder, "file.py", *asked)
+    found = _benchmark(gate, "file.py", *asked)
     return {"lines/s from file to file, beam 4": found["lines"] / statistics.median(found["seconds"]["file to file"])}
 
 
@@ -203,16 +225,17 @@ def code() -> str:
     return hashlib.sha256(lines).hexdigest()
 
 
-def stamp(rows: list[Row], speeds: dict[str, float], seconds: float) -> dict[str, Any]:
+def stamp(done: dict[str, list[Row]], speeds: dict[str, float], seconds: float) -> dict[str, Any]:
     import triton
 
+    tests = sum((counted(each.how) for each in done["tests"]), Counter[str]())
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "gpu": torch.cuda.get_device_name(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__},
-        "tests": rows[0][1],
-        "recipes": sum(what.startswith("recipe ") for what, _, _ in rows),
-        "commands": sum(not what.startswith("recipe ") for what, _, _ in rows[1:]) - len(BENCHMARKS),
+        "tests": ", ".join(f"{count} {how}" for how, count in tests.items()),
+        "recipes": sum(each.what.startswith("recipe ") for each in done["recipes"]),
+        "commands": len(done["commands"]),
         "seconds": round(seconds),
         "data": "real where REGARD_DATA has it" if os.environ.get("REGARD_DATA") else "made up",
         "speeds": {name: round(value) for name, value in speeds.items()},
@@ -220,13 +243,17 @@ def stamp(rows: list[Row], speeds: dict[str, float], seconds: float) -> dict[str
     }
 
 
-def show(rows: list[Row], speeds: dict[str, float], seconds: float) -> None:
+def show(rows: list[Row], seconds: float) -> None:
     table = Table(title=f"{len(rows)} things, {seconds:.0f} s", title_justify="left")
     for column in ("what", "how it ended", "s"):
         table.add_column(column, justify="right" if column == "s" else "left", overflow="fold")
-    for what, how, spent in rows:
-        table.add_row(what, how[:8000] if how.startswith("FAILED") else how.splitlines()[0][:110], f"{spent:.0f}", end_section=False)
+    for each in rows:
+        table.add_row(each.what, each.how[:8000] if each.failed else _first_line(each.how), f"{each.seconds:.0f}")
     Console(width=170, markup=False, highlight=False).print(table)
+
+
+def _first_line(how: str) -> str:
+    return how.strip().partition("\n")[0][:110]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from regard.recipe import Recipe, load_recipe
 ROOT = Path(__file__).parent.parent.parent
 STEPS, VALIDATE, SAVE = 12, 6, 4
 KILLED = -9
+LIMIT = {"cuda": 180.0, "cpu": 600.0}  # seconds for one child
 
 # What makes a recipe's model and data small enough for two cores; what begins from a bundle has that bundle's shape.
 SMALL = {
@@ -68,6 +69,22 @@ class GateError(AssertionError):
     """What a recipe did not do, with the end of what it printed."""
 
 
+def child(
+    arguments: Sequence[str], place: Path, device: str, *, seconds: float | None = None, until: float = math.inf
+) -> subprocess.CompletedProcess[str]:
+    """What came of a Python with these arguments. It has so many seconds, and none beyond `until` on the monotonic clock."""
+    left = min(LIMIT[device] if seconds is None else seconds, until - time.monotonic())
+    if left <= 0:
+        raise GateError("not begun: there was no time left")
+    try:
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=place, env=environment(device), capture_output=True, text=True, timeout=left, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        said = "\n".join(part.decode(errors="replace")[-3000:] for part in (late.stdout, late.stderr) if isinstance(part, bytes))
+        raise GateError(f"did not end in {left:.0f} s: {' '.join(arguments)[:200]}\n{said}") from None
+
+
 def in_order(recipes: Path) -> list[str]:
     """The names of all recipes, those first whose bundles others begin from."""
     begins = {path.stem: _parent(load_recipe(path)) for path in sorted(recipes.glob("*.toml"))}
@@ -102,16 +119,16 @@ def settings_for(recipe: Recipe, *, small: bool) -> dict[str, object]:
     return chosen
 
 
-def train_kill_resume_ask(name: str, place: Path, *, device: str, small: bool) -> Trained:
-    """Trains a recipe of `place` until it is killed, resumes it to its end, and asks its bundle."""
+def train_kill_resume_ask(name: str, place: Path, *, device: str, small: bool, until: float = math.inf) -> Trained:
+    """Trains a recipe of `place` until it is killed, resumes it to its end, and asks its bundle; all of it `until` a time."""
     began = time.monotonic()
     recipe = load_recipe(place / "recipes" / f"{name}.toml")
     changes = [part for key, value in settings_for(recipe, small=small).items() for part in ("--set", f"{key}={json.dumps(value)}")]
     run = place / "runs" / name
     arguments = [str(place / "recipes" / f"{name}.toml"), "--data-dir", str(place / "data"), "--out", str(run), *changes]
-    killed = _run([str(Path(__file__).with_name("train_until_saved.py")), *arguments], place, device)
+    killed = child([str(Path(__file__).with_name("train_until_saved.py")), *arguments], place, device, until=until)
     _must(killed.returncode == KILLED, f"{name} ended with {killed.returncode} before its first checkpoint", killed)
-    resumed = _run(["-m", "regard", "train", "--resume", "--out", str(run)], place, device)
+    resumed = child(["-m", "regard", "train", "--resume", "--out", str(run)], place, device, until=until)
     _must(resumed.returncode == 0, f"{name} could not be resumed", resumed)
     _must(f"going on from step {SAVE}" in resumed.stderr, f"{name} did not go on from step {SAVE}", resumed)
     figures = list(_figures(run))
@@ -120,7 +137,7 @@ def train_kill_resume_ask(name: str, place: Path, *, device: str, small: bool) -
     _must(all(loss is not None and math.isfinite(loss) for loss in losses.values()), f"{name} has losses {losses}", resumed)
     dev = [each for each in figures if each["kind"] == "dev"]
     _must([each["step"] for each in dev] == [VALIDATE, STEPS], f"{name} validated at {[each['step'] for each in dev]}", resumed)
-    asked = _run(["-c", ASK, str(run / "bundle"), device, "Kalo minera tika sa"], place, device)
+    asked = child(["-c", ASK, str(run / "bundle"), device, "Kalo minera tika sa"], place, device, until=until)
     _must(asked.returncode == 0, f"the bundle of {name} does not answer", asked)
     figure = next(key for key in ("bleu", "accuracy", "perplexity", "loss") if key in dev[-1])
     shown = f"{figure} {dev[-1][figure]:.3g}"
@@ -137,12 +154,6 @@ def environment(device: str) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     hidden = {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **hidden}
-
-
-def _run(arguments: Sequence[str], place: Path, device: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=place, env=environment(device), capture_output=True, text=True, timeout=600, check=False
-    )
 
 
 def _must(true: bool, problem: str, done: subprocess.CompletedProcess[str]) -> None:

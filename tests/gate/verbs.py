@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.gate.recipes import GateError, environment
+from tests.gate.recipes import LIMIT, GateError, child, environment
 
 SEQ2SEQ, LM, MLM, LABELS = "multi30k-en-de", "tinyshakespeare", "imdb-mlm", "sms-spam"
 TEXT = "Kalo minera tika sa."
@@ -51,12 +52,9 @@ def commands(place: Path, device: str) -> dict[str, list[str]]:
     }
 
 
-def ask(arguments: list[str], place: Path, device: str) -> str:
+def ask(arguments: list[str], place: Path, device: str, until: float = math.inf) -> str:
     """What a command prints; it must say something and end well."""
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", *arguments],
-        cwd=place, env=environment(device), capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = child(["-m", "regard", *arguments], place, device, until=until)
     if done.returncode or not (done.stdout + done.stderr).strip():
         raise GateError(f"regard {' '.join(arguments)} ended with {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
     return done.stdout or done.stderr
@@ -82,8 +80,11 @@ def requests(models: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def serve_and_ask(place: Path, device: str) -> dict[str, int]:
+def serve_and_ask(place: Path, device: str, until: float = math.inf) -> dict[str, int]:
     """Bytes of every answer of a server with one bundle of each kind; then it is told to end, and ends well."""
+    left = min(LIMIT[device], until - time.monotonic())
+    if left <= 0:
+        raise GateError("not begun: there was no time left")
     names = {name: name for name in (SEQ2SEQ, LM, MLM, LABELS)}
     models = [part for name in names for part in ("--model", f"{name}={place / 'runs' / name}")]
     server = subprocess.Popen(
@@ -95,6 +96,8 @@ def serve_and_ask(place: Path, device: str) -> dict[str, int]:
     assert server.stderr is not None
     reader = threading.Thread(target=lambda: errors.extend(server.stderr or []), daemon=True)
     reader.start()
+    patience = threading.Timer(left, server.kill)  # whoever waits for a dead server is told so at once
+    patience.start()
     try:
         line = server.stdout.readline()
         if " at http" not in line:
@@ -117,6 +120,7 @@ def serve_and_ask(place: Path, device: str) -> dict[str, int]:
             raise GateError(f"regard serve ended with {server.returncode}\n{''.join(errors)[-3000:]}")
         return found
     finally:
+        patience.cancel()
         server.kill()
         server.wait()
         reader.join(5)

@@ -50,13 +50,13 @@ class Absent:
         return 0
 
 
-def half(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.bfloat16)
+def half(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype)
 
 
-def attend_one(width: int, *, writes: bool, masked: bool, group: int = 1) -> None:
-    keys, values = half(3, 4, 256, width), half(3, 4, 256, width)
-    query, new = half(3, 4 * group, 4, width), KeyValues(half(3, 4, 4, width), half(3, 4, 4, width))
+def attend_one(width: int, *, writes: bool, masked: bool, group: int = 1, dtype: torch.dtype = torch.bfloat16) -> None:
+    keys, values = (half(3, 4, 256, width, dtype=dtype) for _ in range(2))
+    query, new = half(3, 4 * group, 4, width, dtype=dtype), KeyValues(*(half(3, 4, 4, width, dtype=dtype) for _ in range(2)))
     mask = Mask(torch.ones(3, 1, 4, 256, dtype=torch.bool) if masked else None)
     one_query.attend(query, keys, values, mask, 0.125, new=new if writes else None, slots=torch.arange(4) if writes else None)
 
@@ -75,8 +75,8 @@ def add_norm(dropout: float) -> None:
     residual._add_norm_backward._init_fn(output, added, weight, seed, mean, scale, dropout)
 
 
-def lose(slopes: bool) -> None:
-    surprise(half(64, 32768), torch.zeros(64, dtype=torch.long), torch.ones(64, dtype=torch.bool), 0.1, 32000, slopes=slopes)
+def lose(slopes: bool, dtype: torch.dtype = torch.bfloat16) -> None:
+    surprise(half(64, 32768, dtype=dtype), torch.zeros(64, dtype=torch.long), torch.ones(64, dtype=torch.bool), 0.1, 32000, slopes=slopes)
 
 
 def search(method: Method, dtype: torch.dtype) -> None:
@@ -92,6 +92,9 @@ CASES: dict[str, Callable[[], None]] = {
     "one query, 64, of a source": lambda: attend_one(64, writes=False, masked=True),
     "one query, 128, grouped": lambda: attend_one(128, writes=True, masked=True, group=4),
     "one query, 64, no mask": lambda: attend_one(64, writes=False, masked=False),
+    "one query, 64, float16": lambda: attend_one(64, writes=True, masked=True, dtype=torch.float16),
+    "one query, 16, writes, no mask": lambda: attend_one(16, writes=True, masked=False),
+    "short documents, 32": lambda: attend_short(32),
     "short documents, 64": lambda: attend_short(64),
     "short documents, 128": lambda: attend_short(128),
     "add and norm": lambda: add_norm(0.0),
@@ -99,6 +102,7 @@ CASES: dict[str, Callable[[], None]] = {
     "add and norm alone": lambda: residual.add_norm_alone(half(2, 3, 512), half(2, 3, 512), torch.nn.LayerNorm(512).bfloat16()) and None,
     "surprise": lambda: lose(False),
     "surprise and slopes": lambda: lose(True),
+    "surprise and slopes, float32": lambda: lose(True, torch.float32),
     "greedy": lambda: search(GREEDY, torch.bfloat16),
     "a beam": lambda: search(Beam(size=4), torch.bfloat16),
     "a beam, float32": lambda: search(Beam(size=4), torch.float32),
@@ -123,8 +127,8 @@ def compiled_only(found: list[tuple[str, str]]) -> Iterator[None]:
         JITFunction.run = run
 
 
-def hashes() -> dict[str, str]:
-    """Of every kernel that each case launches."""
+def hashes(launched: set[str] | None = None) -> dict[str, str]:
+    """Of every kernel that each case launches; their names are added to those `launched`."""
     table = {}
     for case, launch in CASES.items():
         found: list[tuple[str, str]] = []
@@ -132,6 +136,8 @@ def hashes() -> dict[str, str]:
             launch()
         for number, (name, ptx) in enumerate(found):
             table[f"{case} {number + 1}" if len(found) > 1 else case] = _hash(ptx, name)
+        if launched is not None:
+            launched |= {name for name, _ in found}
     return table
 
 
@@ -142,9 +148,9 @@ def _hash(ptx: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    made = {"triton": triton.__version__, "kernels": hashes()}
-    text = json.dumps(made, indent=2) + "\n"
+    names: set[str] = set()
+    made = {"triton": triton.__version__, "kernels": hashes(names)}
     if "--write" in sys.argv:
-        TABLE.write_text(text)
+        TABLE.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     else:
-        print(text)
+        print(json.dumps(made | {"launched": sorted(names)}, indent=2))
