@@ -40,6 +40,7 @@ from tests.gate.verbs import ask, commands, serve_and_ask
 AT_ONCE = max(2, min(12, (os.cpu_count() or 2) * 3 // 4))
 ROWS = 3000  # of data that stands in: enough to fill the batches of the recipes
 SECONDS, OF_TESTS, OF_A_BENCHMARK = 530.0, 300.0, 300.0  # for all of it on a GPU; for one file of tests; for one benchmark
+SHARES = {"decoding/test_gpu.py": 6, "decoding/test_fused.py": 2, "nn/test_short.py": 2}  # of the files that take longest
 STAMP = ROOT / "docs" / "gpu.json"
 
 
@@ -119,14 +120,17 @@ def ended(begun: list[Future[Row]]) -> list[Row]:
 
 
 def begin_tests(gate: Gate) -> list[Future[Row]]:
-    """Tests marked gpu, each file of them by itself: none waits for another, and none takes another along."""
+    """Tests marked gpu, each file of them by itself: none waits for another, and none takes another along. Large files in shares."""
     files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if re.search(r"\bmark\.gpu\b", path.read_text(encoding="utf-8"))]
-    return [gate.begin(path.relative_to(ROOT).as_posix(), lambda path=path: marked_tests(path, gate)) for path in files]
+    names = [(path.relative_to(ROOT).as_posix(), SHARES.get(path.relative_to(ROOT / "tests").as_posix(), 1)) for path in files]
+    shares = [(name, f"{number}/{of}") for name, of in sorted(names, key=lambda each: -each[1]) for number in range(1, of + 1)]
+    return [gate.begin(f"{name} {share}", lambda name=name, share=share: marked_tests(name, share, gate)) for name, share in shares]
 
 
-def marked_tests(file: Path, gate: Gate) -> str:
+def marked_tests(file: str, share: str, gate: Gate) -> str:
     quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "--show-capture=no", "-o", f"faulthandler_timeout={OF_TESTS / 2:.0f}"]
-    done = child(["-m", "pytest", "-m", "gpu", *quiet, str(file)], ROOT, gate.device, seconds=OF_TESTS, until=gate.until)
+    asked = ["-m", "pytest", "-m", "gpu", *quiet, "-p", "tests.gate.share", "--share", share, file]
+    done = child(asked, ROOT, gate.device, seconds=OF_TESTS, until=gate.until)
     if done.returncode:
         raise AssertionError(f"ended with {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}")
     return ", ".join(f"{count} {how}" for how, count in counted(done.stdout.strip().splitlines()[-1]).items())

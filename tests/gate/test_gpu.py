@@ -74,9 +74,20 @@ def test_every_file_with_tests_of_a_gpu_is_found(monkeypatch: pytest.MonkeyPatch
             return Future()
 
     gpu.begin_tests(Gate())  # type: ignore[arg-type]
-    assert {"tests/decoding/test_gpu.py", "tests/decoding/test_fused.py", "tests/nn/test_short.py"} <= set(found)
+    assert {"tests/decoding/test_gpu.py 1/6", "tests/decoding/test_fused.py 2/2", "tests/nn/test_varlen.py 1/1"} <= set(found)
+    assert {name for name in gpu.SHARES if (ROOT / "tests" / name).is_file()} == set(gpu.SHARES)
     for path in (ROOT / "tests").rglob("conftest.py"):
         assert "mark.gpu" not in path.read_text(encoding="utf-8")  # it would mark files that don't say so
+
+
+def test_shares_are_all_of_a_file_and_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import pytest\n@pytest.mark.parametrize('n', range(7))\ndef test_it(n): pass\n", encoding="utf-8")
+    found: list[str] = []
+    for share in ("1/3", "2/3", "3/3"):
+        asked = ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-p", "tests.gate.share", "--share", share]
+        done = child([*asked, "--rootdir", str(tmp_path), str(tmp_path)], ROOT, "cpu")
+        found += [line for line in done.stdout.splitlines() if "::" in line]
+    assert sorted(found) == [f"test_it.py::test_it[{number}]" for number in range(7)]
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum, and this machine has none")
