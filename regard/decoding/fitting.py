@@ -15,10 +15,12 @@ LINES, WORDS = 4, 12  # enough for the middle of what rows have
 
 
 def products_of(model: Network) -> Iterator[Int8Product]:
-    """Those that were made so far."""
+    """Those that were made so far, each once."""
+    found: dict[object, None] = {}
     for module in model.modules():
         made = module.laid.products() if isinstance(module, PackedProjection) else (getattr(module, "product", None),)
-        yield from (each for each in made if isinstance(each, Int8Product))
+        found |= dict.fromkeys(made)
+    yield from (each for each in found if isinstance(each, Int8Product))
 
 
 @torch.inference_mode()

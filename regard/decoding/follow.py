@@ -121,6 +121,7 @@ class Seen:
                 vars(tensor)["watch"] = watch = Watch.over(tensor)
                 self.watches.append((watch, tensor))
         self.outline, self.held, self.written = self._outline(), self._held(), self._written()
+        self.was_hooked = self.hooked
 
     def _outline(self) -> list[Any]:
         """Settings of every module, and what its kind does."""
@@ -142,7 +143,9 @@ class Seen:
 
     @property
     def same_outline(self) -> bool:
-        """Whether it is made of the same modules and tensors, with the same settings."""
+        """Whether it is made of the same modules and tensors, with the same settings. Hooks that listened then are part of it."""
+        if self.was_hooked and not self.hooked:
+            return False
         held = self._held()
         if len(held) != len(self.held) or not all(map(operator.is_, held, self.held)):
             return False
@@ -173,14 +176,22 @@ class Followed:
         self.news = False  # whether it was prepared anew, or there are notes to tell
         self._prepare(memory=None if bundle is None or precision is None else Memory(bundle, network, precision))
 
-    def _prepare(self, before: Sequence[Laid] = (), edited: Sequence[Tensor] = (), memory: Memory | None = None) -> None:
+    def __reduce__(self) -> tuple[type[Followed], tuple[Network, WrittenIn | None]]:
+        """A copy is prepared from a network of its own."""
+        return Followed, (self.network, self.precision)
+
+    def _prepare(self, since: Seen | None = None, before: Sequence[Laid] = (), memory: Memory | None = None) -> None:
+        """`before`: what was laid out when it was as it had been seen, of which all stays but what was edited `since`."""
         if self.precision is None:
             self._now: tuple[Seen | None, Prepared[Network]] = (None, Prepared(self.network))
             return
         with torch.inference_mode(False):
             seen = Seen(self.network)  # before it is read: what is written meanwhile is found at the next call
+            edited = since.edited() if since is not None else ()  # and after that, or else what is written between would never be found
             known, began = None if memory is None else memory.read(), time.perf_counter()
-            found: Prepared[Network] = prepare(self.network, self.precision, before=before, edited=edited, known=known)
+            found: Prepared[Network] = Prepared(self.network)
+            if not seen.hooked:  # hooks hear what was asked, and no random tokens; and no copy takes any along, which nobody could remove
+                found = prepare(self.network, self.precision, before=before, edited=edited, known=known)
         if memory is not None and known is None and found.known is not None and time.perf_counter() - began > LONG:
             memory.write(found.known)
         self._notes += found.notes
@@ -189,15 +200,14 @@ class Followed:
     def prepared(self) -> Prepared[Network]:
         """What the network is prepared as, as it is now."""
         seen, found = self._now
-        if seen is None or (seen.same_outline and not seen.edited()):
+        if _as_it_was(seen):
             return found
         with self._lock:
             seen, found = self._now
-            assert seen is not None
-            if not seen.same_outline:
+            if seen is not None and not seen.same_outline:
                 self._prepare()
-            elif edited := seen.edited():
-                self._prepare(found.laid, edited)
+            elif not _as_it_was(seen):
+                self._prepare(seen, found.laid)
             return self._now[1]
 
     def refresh(self) -> None:
@@ -228,3 +238,8 @@ class Followed:
             return self.network
         ready = self.writer()
         return self.network if uses_int8(ready) else ready
+
+
+def _as_it_was(seen: Seen | None) -> bool:
+    """Whether what was prepared still serves. Where hooks listen it is not run; what is written meanwhile is found once they are gone."""
+    return seen is None or (seen.same_outline and (seen.hooked or not seen.edited()))

@@ -49,8 +49,11 @@ class Laid:
         start, end, _ = outputs.indices(weight.shape[0])
         key = (id(weight), id(bias), start, end)
         if key not in self._found:
-            made = self._before.get(key) or (self.kind(weight[start:end], None if bias is None else bias[start:end]), weight, bias)
-            self._found[key] = made
+            if key in self._before:
+                product = self._before[key][0].again()
+            else:
+                product = self.kind(weight[start:end], None if bias is None else bias[start:end])
+            self._found[key] = product, weight, bias
         return self._found[key][0]
 
     def products(self) -> list[Product]:

@@ -6,6 +6,7 @@ nothing but their own row of x: the sums are of whole numbers, four times as man
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from functools import cache
@@ -29,6 +30,10 @@ class Product(ABC):
     @abstractmethod
     def relu(self, x: Tensor) -> Tensor:
         """The same, and nothing below zero."""
+
+    def again(self) -> Product:
+        """One of the same matrix, for another copy of a model."""
+        return self
 
 
 class FloatProduct(Product):
@@ -90,6 +95,12 @@ class Int8Product(Product):
         self.seen = None
         self.fit()
 
+    def again(self) -> Product:
+        """Without a range: that of this one stays as it is, since another thread may be at work with it."""
+        other = copy.copy(self)
+        other.forget()
+        return other
+
     def __call__(self, x: Tensor) -> Tensor:
         if self._fits(x):
             product: Tensor = LINEAR(x, self._unit, self.zero, self.laid)
@@ -111,17 +122,20 @@ class Int8Product(Product):
     def _by_row(self, x: Tensor) -> Tensor:
         largest = x.abs().amax(-1, keepdim=True)
         if self.range is None:
-            times, own = largest, None
             self.seen = largest
-        else:
-            times = largest / self.range
-            own = times > 1
-            own |= times.isnan()
-            times = times.masked_fill(~own, 1.0)
+            return self._scaled(x, largest)
+        large = ~(largest <= self.range).squeeze(-1)  # or no number
+        if bool(large.all()):
+            return self._scaled(x, largest / self.range)
+        product: Tensor = LINEAR(x, self._unit, self.zero, self.laid)
+        product[large] = self._scaled(x[large], largest[large] / self.range)
+        return product
+
+    def _scaled(self, x: Tensor, times: Tensor) -> Tensor:
+        """By a scale so many times the usual one for each row."""
         # A row of zeros is 0 / 0 here, and whatever that becomes is multiplied by 0 below.
         product: Tensor = LINEAR(x / times, self._unit, self.zero, self.laid)
-        scaled = product * times if self.bias is None else (product - self.bias) * times + self.bias
-        return scaled if own is None else torch.where(own, scaled, product)
+        return product * times if self.bias is None else (product - self.bias) * times + self.bias
 
 
 def _laid(engine: str, weight: Tensor, bias: Tensor | None) -> Any:

@@ -101,7 +101,7 @@ class Model:
         self._tokenizer, self._source_tokenizer = tokenizer, source_tokenizer
         self.kept = Kept() if self.device.type == "cuda" else None  # what a GPU has recorded; kept.clear() gives its memory back
         self.warn: Callable[[str], None] = _as_warning
-        self.place: Callable[[int], str] = lambda number: f"text {number + 1}"
+        self.place: Callable[[int], str] = _place
         own_source = getattr(network.config, "source_vocabulary", None)  # where source and target have a vocabulary each
         if own_source is not None and tokenizer is not None and source_tokenizer is None:
             raise BundleError(f"{name} lacks {SOURCE_TOKENIZER}, with which it reads; copy the bundle again from where it came")
@@ -400,6 +400,10 @@ def _named(value: object) -> str:
     if value is None or (isinstance(value, float) and value != value):
         return str(value)  # what a table says where a cell is empty
     return f"{type(value).__name__} (decode them first)" if isinstance(value, bytes | bytearray) else type(value).__name__
+
+
+def _place(number: int) -> str:
+    return f"text {number + 1}"
 
 
 def _as_warning(message: str) -> None:

@@ -13,10 +13,11 @@ from torch import Tensor
 from regard.bundle import save_bundle
 from regard.data.batch import Tokens
 from regard.decoding import ready
+from regard.decoding.fitting import products_of
 from regard.decoding.lean import LeanStack
 from regard.decoding.pack import packed
 from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
-from regard.decoding.ready import CLOSE, WrittenIn, lost, made_ready, uses_int8
+from regard.decoding.ready import CLOSE, WrittenIn, lost, made_ready, prepare, uses_int8
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Sampling
 from regard.errors import BundleError, ConfigError, RegardError
@@ -77,6 +78,16 @@ def followed(model: Generator, sources: list[list[int]], words: Tensor) -> Tenso
 
 
 # In int8
+
+
+@needs_int8
+@pytest.mark.parametrize("kind", WIDE)
+def test_every_product_gets_a_range(kind: str) -> None:
+    """Or else every row would be rounded by itself, which is slower."""
+    made = prepare(wide(kind), "int8").network
+    products = list(products_of(made))
+    assert len(set(map(id, products))) == len(products)
+    assert all(product.range is not None and product.seen is None for product in products)
 
 
 @needs_int8

@@ -21,6 +21,7 @@ from regard.decoding.verify import MEAN_KL, SPREAD, verify
 from regard.models import Generator, Network
 from regard.nn.attention import Attention
 from regard.nn.layers import Block, FeedForward
+from regard.nn.masks import Mask
 from tests.decoding.test_lean import OTHERS, SOURCES, model_of, read
 from tests.decoding.test_ready import WIDE, wide
 from tests.families import FAMILIES, small
@@ -302,3 +303,51 @@ def test_a_deembedder_that_is_given_another_embedder_uses_it() -> None:
         assert isinstance(model, Generator)
         torch.testing.assert_close(made.deembed(x, other), model.deembed(x, other))  # type: ignore[operator]
         assert bool(made(Tokens.pad([[3, 4, 5]])).isfinite().all())
+
+
+# The same mistakes in a copy in half precision, whose rounding would hide what is smaller than itself
+
+
+Spoil = Callable[[Network], None]
+
+
+def with_normed_queries(copied: Network) -> None:
+    turned_into(copied, Attention, Normalised)
+
+
+def with_a_bias_dropped(copied: Network) -> None:
+    with torch.no_grad():
+        copied.get_parameter("decoder.layers.1.attention.join.bias").zero_()
+
+
+def with_a_mask_off_by_one(copied: Network) -> None:
+    """What is hidden is what stands one place further on."""
+
+    def moved(module: nn.Module, given: Any, more: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        mask = more.get("mask")
+        assert mask is None or isinstance(mask, Mask)
+        return given, more | ({} if mask is None or mask.visible is None else {"mask": Mask(mask.visible.roll(1, -1))})
+
+    copied.get_submodule("decoder").register_forward_pre_hook(moved, with_kwargs=True)
+
+
+def with_the_norm_of_another_layer(copied: Network) -> None:
+    layers = copied.decoder.layers  # type: ignore[union-attr]
+    layers[1].feedforward_add.norm = layers[0].feedforward_add.norm  # type: ignore[index, union-attr]
+
+
+SPOILED: list[Spoil | None] = [None, with_normed_queries, with_a_bias_dropped, with_a_mask_off_by_one, with_the_norm_of_another_layer]
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+@pytest.mark.parametrize("kind", ["before", "gpt2"])
+def test_each_mistake_is_red_in_bfloat16(kind: str, spoil: Spoil | None) -> None:
+    model = lively_biases(wide(kind))
+    with torch.no_grad():
+        model.get_parameter("decoder.layers.1.attention.join.bias").mul_(5)
+    copied = copy.deepcopy(model)
+    if spoil is not None:
+        spoil(copied)
+    found = verify(model, copied.to(torch.bfloat16), "bfloat16")
+    assert found.passed == (spoil is None), found
+    assert (found.wrong is None) == (spoil is None)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regard.bundle import load_bundle, save_bundle
 from regard.data.batch import Tokens
 from regard.decoding import follow, ready
+from regard.decoding.fitting import products_of
 from regard.decoding.follow import Watched
 from regard.decoding.products import FloatProduct, available
 from regard.decoding.ready import WrittenIn, uses_int8
@@ -151,6 +152,75 @@ def test_hooks_are_called_and_obeyed(precision: WrittenIn, loaded: Callable[[str
     handle.remove()
 
 
+@pytest.mark.parametrize("precision", ["float32", "auto"])
+def test_hooks_hear_what_was_asked_and_are_gone_when_they_are_removed(precision: WrittenIn, loaded: Callable[[str], Model]) -> None:
+    """Also where something was edited while they listened."""
+    model = loaded(precision)
+    before, weight = said(model), join(model.network).weight
+    assert model.writer is not model.network or not available(FloatProduct)
+    sizes: list[int] = []
+    handle = model.network.get_submodule("encoder.layers.2").register_forward_hook(lambda module, given, made: sizes.append(len(made)))
+    model.translate(TEXT, "it")
+    alone = list(sizes)
+    with torch.no_grad():
+        weight.mul_(1.0)
+    model.translate(TEXT, "it")
+    assert sizes == 2 * alone  # and no random tokens of a comparison
+    model.refresh()
+    assert model.verify() is None
+    assert sizes == 2 * alone
+    handle.remove()
+    for one, old in zip(said(model), before, strict=True):
+        torch.testing.assert_close(one, old, rtol=1e-5, atol=1e-5)
+    assert sizes == 2 * alone
+    assert model.writer is not model.network or not available(FloatProduct)
+
+
+def test_what_is_written_while_a_copy_is_made_is_found(loaded: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, at the worst moment."""
+    model = loaded("auto")
+    before, whole = said(model), {name: tensor.clone() for name, tensor in model.network.state_dict().items()}
+    original = follow.Seen.__init__
+
+    def late(self: follow.Seen, network: Any) -> None:
+        a_head(model.network)
+        original(self, network)
+
+    an_embedding(model.network)
+    with monkeypatch.context() as patch:
+        patch.setattr(follow.Seen, "__init__", late)
+        model.writer  # noqa: B018
+    fresh = Model(copy.deepcopy(model.network), model.tokenizer, precision="auto")
+    for one, other in zip(said(model), said(fresh), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    model.network.load_state_dict(whole)
+    for one, old in zip(said(model), before, strict=True):
+        torch.testing.assert_close(one, old, rtol=1e-5, atol=1e-5)
+
+
+def test_a_copy_at_work_is_not_changed_by_the_next(loaded: Callable[[str], Model]) -> None:
+    """A thread may be in the middle of a text."""
+    model = loaded("auto")
+    at_work = model.writer
+    ranges = [product.range for product in products_of(at_work)]
+    an_embedding(model.network)
+    now = model.writer
+    assert now is not at_work
+    assert [product.range for product in products_of(at_work)] == ranges
+    assert not set(map(id, products_of(at_work))) & set(map(id, products_of(now)))
+    with torch.no_grad():
+        model.network.get_parameter("embed.weight").div_(0.9)
+
+
+def test_a_copy_of_a_model_is_a_model(bundle: Callable[[str], Path]) -> None:
+    model = load(bundle("translator"), precision="float32")
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.translate("1 2 3", "back") == model.translate("1 2 3", "back")
+        with torch.no_grad():
+            other.network.get_parameter("embed.weight").neg_()
+        assert other.score("1 2 3", "3 2 1", to="back") != model.score("1 2 3", "3 2 1", to="back")
+
+
 def test_a_head_that_is_switched_off_is_missed_by_writing_as_by_judging(loaded: Callable[[str], Model]) -> None:
     """Whoever asks what a head is for must not be told that it does nothing."""
     model = loaded("auto")
@@ -264,7 +334,7 @@ def test_only_what_was_edited_is_laid_out_anew(loaded: Callable[[str], Model]) -
     product = model.writer.get_submodule("decoder.layers.1.cross.join").product
     with torch.no_grad():
         join(model.network).weight.mul_(1.0)
-    assert model.writer.get_submodule("decoder.layers.1.cross.join").product is product
+    assert model.writer.get_submodule("decoder.layers.1.cross.join").product.laid is product.laid  # type: ignore[union-attr]
     assert model.writer.get_submodule("decoder.layers.2.cross.join").weight is join(model.network).weight
 
 
