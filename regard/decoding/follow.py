@@ -241,5 +241,5 @@ class Followed:
 
 
 def _as_it_was(seen: Seen | None) -> bool:
-    """Whether what was prepared still serves. Where hooks listen it is not run, and what is written meanwhile is found once they are gone."""
+    """Whether what was prepared still serves. Where hooks listen it is not run; what is written meanwhile is found once they are gone."""
     return seen is None or (seen.same_outline and (seen.hooked or not seen.edited()))
