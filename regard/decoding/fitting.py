@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
 from regard.data.batch import Tokens
 from regard.decoding.pack import PackedProjection
 from regard.decoding.products import Int8Product
-from regard.models import Encoder, LanguageModel, Network, RnnSeq2Seq, Seq2Seq
+from regard.models import Encoder, Generator, LanguageModel, Network, Seq2Seq
 
-LINES, WORDS = 4, 12  # enough for the middle of what rows have
+LINES, WORDS = 8, 16  # enough for the middle of what rows have
+FIRST = 32  # ids: where special tokens stand, whose rows are often the largest
 
 
-def products_of(model: Network) -> Iterator[Int8Product]:
+def products_of(model: nn.Module) -> Iterator[Int8Product]:
     """Those that were made so far, each once."""
     found: dict[object, None] = {}
     for module in model.modules():
@@ -25,22 +27,51 @@ def products_of(model: Network) -> Iterator[Int8Product]:
 
 @torch.inference_mode()
 def fit(model: Network) -> None:
-    """Gives each product of a packed model its range: always the same one for the same weights.
+    """Gives products of a packed model their ranges: always the same ones for the same weights.
 
-    It changes how finely numbers are rounded and how fast that is, and nothing can fall out of it: a row that does not fit is rounded by
-    itself.
+    What falls out of a range may be cut off, so the largest rows have to be among those looked at: whatever stands first in a line and in
+    the vocabulary, where special tokens are. What reads a source has none, nor has an encoder alone: it works once, for all that is written
+    of it, so a scale for each row, which is finest, is worth what it costs.
     """
-    for product in products_of(model):
-        product.forget()
+    if isinstance(model, Encoder):
+        return
+    assert isinstance(model, Generator)
     config, chance = model.config, torch.Generator().manual_seed(1)
     length = min(WORDS, config.context)
 
     def words(vocabulary: int) -> Tokens:
-        return Tokens(torch.randint(vocabulary, (LINES, length), generator=chance))
+        ids = torch.randint(vocabulary, (length, LINES), generator=chance)
+        first = min(FIRST, vocabulary, ids.numel())
+        ids.view(-1)[:first] = torch.arange(first)  # one after another at the beginnings of lines
+        return Tokens(ids.T.contiguous())
 
-    if isinstance(model, Seq2Seq | RnnSeq2Seq):
-        model(words(getattr(config, "source_vocabulary", None) or config.vocabulary), words(config.vocabulary))
-    elif isinstance(model, LanguageModel | Encoder):
-        model(words(config.vocabulary))
+    source, target = words(getattr(config, "source_vocabulary", None) or config.vocabulary), words(config.vocabulary)
+
+    def read() -> None:
+        states = model.encode(source).states
+        if isinstance(model, Seq2Seq) and states is not None:
+            model.decoder.keys_values(states)
+
+    def write() -> None:
+        if isinstance(model, LanguageModel):
+            model(target)
+        else:
+            model(source, target)
+
+    read()
+    write()  # now all products are there, which are made when they are first asked for
+    own = set() if isinstance(model, LanguageModel) else _seen(model, read)
+    used = _seen(model, write)
     for product in products_of(model):
-        product.fit()
+        if product in used - own:
+            product.fit()
+        else:
+            product.forget()
+
+
+def _seen(model: nn.Module, work: Callable[[], None]) -> set[Int8Product]:
+    """The products that a work is done with."""
+    for product in products_of(model):
+        product.look()
+    work()
+    return {product for product in products_of(model) if product.seen}

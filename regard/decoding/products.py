@@ -57,14 +57,17 @@ LAYING = Lock()  # the engine is a setting of the whole process
 LINEAR = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
 LINEAR_RELU = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default._op
 ENDS = torch.ops.aten.aminmax.default._op
-ROOMY = 2.0  # times the largest number of a usual row: what nearly all rows fit into
+ROOMY = 1.5  # times the largest number of a usual row: what nearly all rows fit into
+HEAVY = 2.5  # times that: where some rows are larger still, one scale for all would leave too little of a usual one
+SPARE = 1.25, 1.5  # times the largest number of all that was seen: room for what was not, and more where all levels are above zero
 
 
 class Int8Product(Product):
     """In 8 bits, through FBGEMM.
 
-    How a row is rounded depends on that row alone. Those that fit into `range` all have the one scale that goes with it, and cost no more
-    than a look at the smallest and the largest number of all; any other has a scale of its own. So has every row until a range is given.
+    How a row is rounded depends on that row alone. Until a range is given, each has a scale of its own. With a range all have the one that
+    goes with it, which costs nothing, and what is beyond is cut off. Where some rows are many times as large as usual ones, or where a CPU
+    adds in 16 bits, which what is beyond could overflow, rows that don't fit are looked for each time and have a scale of their own again.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -74,26 +77,40 @@ class Int8Product(Product):
             warnings.simplefilter("ignore", UserWarning)
             rounded = torch.quantize_per_channel(weight, scale.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
         self.laid = _laid("fbgemm", rounded, self.bias)
-        # Whole numbers from -levels to levels, moved by zero to be above 0.
-        self.levels, self.zero = (127, 128) if sums_in_32_bits() else (63, 64)
+        self.levels = 127 if sums_in_32_bits() else 63
         self.range: float | None = None
-        self.seen: Tensor | None = None  # the largest number of each row that came last, while there is no range
-        self._top, self._bottom, self._unit = -1.0, 1.0, 1 / self.levels
-
-    def fit(self) -> None:
-        """A range that rows such as those which came last fit into."""
-        self.range = None if self.seen is None or not self.seen.numel() else ROOMY * float(self.seen.median())
-        if self.range is not None and not 0 < self.range < float("inf"):
-            self.range = None
-        width = self.range or 1.0
-        self._unit = width / self.levels
-        self._top, self._bottom = (-1.0, 1.0) if self.range is None else (width, -width)
-        self.seen = None
+        self.cuts = False  # what is beyond the range, instead of looking for it
+        self.positive = False  # after a ReLU: nothing is spent on numbers below 0
+        self.seen: list[tuple[Tensor, Tensor]] | None = None  # the smallest and the largest number of rows, while they are looked at
+        self.forget()
 
     def forget(self) -> None:
-        """Every row has a scale of its own again."""
-        self.seen = None
-        self.fit()
+        """Every row has a scale of its own."""
+        self.range, self.cuts, self.positive, self.seen = None, False, False, None
+        self._unit, self._zero = 1 / self.levels, self.levels + 1  # whole numbers from -levels to levels, moved to be above 0
+
+    def look(self) -> None:
+        """At every row from now on, until a range is made of them."""
+        self.forget()
+        self.seen = []
+
+    def fit(self) -> None:
+        """A range that rows such as those which came fit into; none where there is nothing to go by."""
+        seen, least = torch.zeros(0), 0.0
+        if self.seen:
+            seen = torch.cat([torch.maximum(high, -low).flatten() for low, high in self.seen])
+            least = min(float(low.amin()) for low, _ in self.seen if low.numel())
+        self.forget()
+        usual = float(seen.median()) if seen.numel() else 0.0
+        if not 0 < usual < float("inf"):
+            return
+        largest = float(seen.max())
+        self.cuts = sums_in_32_bits() and largest <= HEAVY * usual
+        self.positive = self.cuts and least >= 0
+        self.range = max(ROOMY * usual, SPARE[self.positive] * largest) if self.cuts else ROOMY * usual
+        self._unit = self.range / self.levels
+        if self.positive:
+            self._unit, self._zero = self._unit / 2, 0
 
     def again(self) -> Product:
         """Without a range: that of this one stays as it is, since another thread may be at work with it."""
@@ -102,40 +119,34 @@ class Int8Product(Product):
         return other
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._fits(x):
-            product: Tensor = LINEAR(x, self._unit, self.zero, self.laid)
+        if self.cuts or self._fits(x):
+            product: Tensor = LINEAR(x, self._unit, self._zero, self.laid)
             return product
         return self._by_row(x)
 
     def relu(self, x: Tensor) -> Tensor:
-        if self._fits(x):
-            product: Tensor = LINEAR_RELU(x, self._unit, self.zero, self.laid)
+        if self.cuts or self._fits(x):
+            product: Tensor = LINEAR_RELU(x, self._unit, self._zero, self.laid)
             return product
         return self._by_row(x).relu_()
 
     def _fits(self, x: Tensor) -> bool:
         if not x.numel():
             return True
+        if self.range is None:
+            return False
         low, high = ENDS(x)
-        return bool(high.item() <= self._top and low.item() >= self._bottom)
+        return bool(high.item() <= self.range and low.item() >= -self.range)
 
     def _by_row(self, x: Tensor) -> Tensor:
         largest = x.abs().amax(-1, keepdim=True)
-        if self.range is None:
-            self.seen = largest
-            return self._scaled(x, largest)
-        large = ~(largest <= self.range).squeeze(-1)  # or no number
-        if bool(large.all()):
-            return self._scaled(x, largest / self.range)
-        product: Tensor = LINEAR(x, self._unit, self.zero, self.laid)
-        product[large] = self._scaled(x[large], largest[large] / self.range)
-        return product
-
-    def _scaled(self, x: Tensor, times: Tensor) -> Tensor:
-        """By a scale so many times the usual one for each row."""
-        # A row of zeros is 0 / 0 here, and whatever that becomes is multiplied by 0 below.
-        product: Tensor = LINEAR(x / times, self._unit, self.zero, self.laid)
-        return product * times if self.bias is None else (product - self.bias) * times + self.bias
+        if self.seen is not None:
+            self.seen.append((x.amin(-1), x.amax(-1)))
+        # So many times the usual scale for each row; a row that fits is as it would be without: / 1 and * 1 change nothing.
+        times = largest if self.range is None else (largest / self.range).clamp_(min=1.0)
+        # A row of zeros is 0 / 0 here, and whatever that becomes is multiplied by 0.
+        product: Tensor = LINEAR(x / times, self._unit, self._zero, self.laid)
+        return product.mul_(times) if self.bias is None else torch.lerp(self.bias, product, times)
 
 
 def _laid(engine: str, weight: Tensor, bias: Tensor | None) -> Any:

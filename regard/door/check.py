@@ -1,7 +1,7 @@
 """The laws that every model of ours keeps, tried on one bundle: each with the largest difference that was found, and how much is allowed.
 
 Everything is computed in float32, where rounding is small enough to be told from a mistake, on token ids drawn by chance: no law is about
-what a model has learned.
+what a model has learned. What is written in int8 by default keeps company in int8 too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from regard.bundle import load_bundle, save_bundle
 from regard.config import RnnConfig
 from regard.data.batch import Tokens
 from regard.decoding.many import score_many
+from regard.decoding.ready import WrittenIn, precision_of
 from regard.decoding.runner import decode
 from regard.decoding.search import log_probabilities
 from regard.decoding.settings import GREEDY, Beam, Length, Rules
@@ -62,11 +63,13 @@ class Law:
         return {**asdict(self), "holds": self.holds}
 
 
-def check(name: str | Path, *, device: torch.device | str | None = None) -> list[Law]:
-    """Every law that applies to the bundle."""
-    model = load(name, device=device, precision="float32")
+def check(name: str | Path, *, device: torch.device | str | None = None, precision: WrittenIn = "auto") -> list[Law]:
+    """Every law that applies to the bundle. `precision`: as for `load`, for what has to hold in int8 too."""
+    used = load(name, device=device, precision=precision)
+    mode = precision_of(used.writer if isinstance(used.network, Generator) else used.network)
+    model = used if mode == "float32" else load(name, device=device, precision="float32")
     trial = _Writing(model) if isinstance(model.network, Generator) else _Reading(model)
-    laws = [*trial.laws(), _saved_is_loaded(find_bundle(name))]
+    laws = [*trial.laws(), *([_together_in_int8(used)] if mode == "int8" else []), _saved_is_loaded(find_bundle(name))]
     tokenizers = {"tokenizer": model._tokenizer, "source tokenizer": model._source_tokenizer}
     return laws + [_comes_back(f"{side}: text = tokens = text", each) for side, each in tokenizers.items() if each is not None]
 
@@ -132,10 +135,10 @@ class _Reading:
 class _Writing(_Reading):
     """A model that writes: log-probabilities of what follows each token of a target, given its source."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, network: Generator | None = None) -> None:
         super().__init__(model)
         config = model.config
-        self.model = model.generator
+        self.network = self.model = network or model.generator
         self.alike = isinstance(self.network, LanguageModel)  # source and target are one text
         limit = (config.context - 1) // 2 if self.alike else config.context - 1
         vocabulary = getattr(config, "source_vocabulary", None) or config.vocabulary
@@ -207,6 +210,14 @@ class _Writing(_Reading):
         again = score_many(self.model, self.sources, [[*best.tokens, *([end] if best.ended else [])] for best in found])
         both = [[torch.tensor(logs) for logs in side] for side in ([best.log_probabilities for best in found], again)]
         return _law("score = rescoring: a beam's = one pass over it", *both)
+
+
+def _together_in_int8(model: Model) -> Law:
+    """By the middle of all words: at some, the last bit of a sum decides between two whole numbers, and all that follows goes by that."""
+    trial = _Writing(model, model.writer)
+    alone, together = torch.cat(trial.alone()), torch.cat(trial.together())
+    middle = (alone - together).abs().amax(-1).median()
+    return Law("batch-invariant in int8: most words alone = among others", float(middle), ROUNDING * max(1.0, float(alone.abs().max())))
 
 
 def _pad(sequences: Sequence[Sequence[int]], more: int, device: torch.device) -> Tokens:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.products import FloatProduct, Int8Product, Product, available, sums_in_32_bits
+from regard.decoding.products import HEAVY, ROOMY, FloatProduct, Int8Product, Product, available, sums_in_32_bits
 
 needs_float = pytest.mark.skipif(not available(FloatProduct), reason="this PyTorch has no packed products")
 needs_int8 = pytest.mark.skipif(not available(Int8Product), reason="this PyTorch has no int8 kernels for this CPU")
@@ -19,19 +19,43 @@ def made(outputs: int, inputs: int, rows: int = 5) -> tuple[Tensor, Tensor, Tens
     return weight, torch.randn(outputs), torch.randn(rows, inputs) + 0.3
 
 
-def in_whole_numbers(x: Tensor, weight: Tensor, bias: Tensor | None, width: float | None = None) -> tuple[Tensor, Tensor]:
-    """xWᵀ + b with W and x rounded to whole numbers by row; what fits into `width` has one scale. And what one unit of x is worth."""
+def in_whole_numbers(product: Int8Product, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """xWᵀ + b with W and x rounded to whole numbers, and what one unit of x is worth.
+
+    Each row of W has its scale. Rows of x have one of their own, or that of a range: what is beyond is cut off, or has its own again.
+    """
+    levels, least, greatest = 127 if sums_in_32_bits() else 63, -128, 127
     row = weight.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
     rows = (weight / row).round().long()
-    largest = x.abs().amax(-1, keepdim=True)
-    unit = (largest if width is None else largest.clamp(min=width)).clamp(min=1e-30) / (127 if sums_in_32_bits() else 63)
-    sums = ((x / unit).round().long() @ rows.T).double() * unit.double() * row[:, 0].double()
+    unit = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / levels
+    if product.range is not None:
+        one = product.range / levels
+        if product.positive:
+            one, least, greatest = one / 2, 0, 255
+        unit = torch.full_like(unit, one) if product.cuts else unit.clamp(min=one)
+    sums = ((x / unit).round().clamp(least, greatest).long() @ rows.T).double() * unit.double() * row[:, 0].double()
     return (sums if bias is None else sums + bias).float(), unit * row[:, 0] * 127
 
 
-def fitted(product: Int8Product, x: Tensor) -> Int8Product:
-    product(x)
+def fitted(product: Int8Product, *rows: Tensor) -> Int8Product:
+    product.look()
+    for x in rows:
+        product(x)
     product.fit()
+    return product
+
+
+RANGES = pytest.mark.parametrize("seen", ["nothing", "usual", "positive", "heavy"])
+
+
+def ready(weight: Tensor, bias: Tensor | None, x: Tensor, seen: str) -> Int8Product:
+    """A product whose rows have scales of their own, or the one of rows like x, of those after a ReLU, or of few that are very large."""
+    product = Int8Product(weight, bias)
+    if seen != "nothing":
+        usual = x.abs() if seen == "positive" else x
+        fitted(product, usual, usual[:1] * (100 if seen == "heavy" else 1))
+    cuts = sums_in_32_bits() and seen in ("usual", "positive")
+    assert (product.range is None, product.cuts, product.positive) == (seen == "nothing", cuts, cuts and seen == "positive")
     return product
 
 
@@ -39,37 +63,68 @@ def fitted(product: Int8Product, x: Tensor) -> Int8Product:
 
 
 @needs_int8
-@pytest.mark.parametrize("fit", [False, True], ids=["by-row", "in-a-range"])
+@RANGES
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("shape", [(7, 16), (64, 48), (33, 300)])
-def test_int8_is_its_formula(shape: tuple[int, int], biased: bool, fit: bool) -> None:
+def test_int8_is_its_formula(shape: tuple[int, int], biased: bool, seen: str) -> None:
     weight, bias, x = made(*shape)
     own = bias if biased else None
-    product = fitted(Int8Product(weight, own), x) if fit else Int8Product(weight, own)
-    assert (product.range is not None) == fit
-    for inputs in (x, x * 100, x.abs(), -x.abs(), torch.zeros_like(x)):
-        wanted, unit = in_whole_numbers(inputs, weight, own, product.range)
+    product = ready(weight, own, x, seen)
+    usual = x.abs() if seen == "positive" else x
+    for inputs in (usual, usual * 100, x.abs(), -x.abs(), torch.zeros_like(x)):
+        wanted, unit = in_whole_numbers(product, inputs, weight, own)
         assert bool(((product(inputs) - wanted).abs() <= unit + 1e-5 * wanted.abs()).all())
         torch.testing.assert_close(product.relu(inputs), product(inputs).clamp(min=0))
-    exact = torch.isclose(product(x), in_whole_numbers(x, weight, own, product.range)[0], rtol=1e-4, atol=1e-5)
+    exact = torch.isclose(product(usual), in_whole_numbers(product, usual, weight, own)[0], rtol=1e-4, atol=1e-5)
     assert float(exact.float().mean()) > 0.9  # ties are rare
-    assert not torch.allclose(product(x), F.linear(x, weight, own), rtol=1e-4)
+    assert not torch.allclose(product(usual), F.linear(usual, weight, own), rtol=1e-4)
 
 
 @needs_int8
-@pytest.mark.parametrize("fit", [False, True], ids=["by-row", "in-a-range"])
+def test_a_range_holds_all_that_was_seen() -> None:
+    weight, bias, x = made(32, 64, rows=40)
+    product = fitted(Int8Product(weight, bias), x[:3], x[3:])
+    usual, largest = float(x.abs().amax(-1).median()), float(x.abs().max())
+    assert product.range == pytest.approx(max(ROOMY * usual, largest) if product.cuts else ROOMY * usual)
+    nearest = x.abs().amax(-1).argmax()
+    for one in (x[nearest], x[nearest] * (product.range or 0.0) / largest):  # up to its end
+        error = (product(one[None]) - F.linear(one, weight, bias)).abs()
+        most = (product.range or 0.0) / product.levels / 2, weight.abs().amax(1) / 127 / 2  # of a number of x, and of each row of W
+        assert bool((error <= most[0] * weight.abs().sum(1) + most[1] * (one.abs() + most[0]).sum() + 1e-5).all())
+    assert fitted(Int8Product(weight, bias), x, HEAVY * 1.1 * x[nearest][None]).range == pytest.approx(ROOMY * usual, rel=0.05)
+
+
+@needs_int8
+@pytest.mark.skipif(not sums_in_32_bits(), reason="this CPU adds in 16 bits, which leaves no room")
+def test_after_a_relu_steps_are_half_as_wide() -> None:
+    weight, bias, x = made(48, 256, rows=60)
+    x = x.clamp(min=0)
+    products = fitted(Int8Product(weight, bias), x), fitted(Int8Product(weight, bias), x, -x[:1])
+    errors = [float((product(x) - F.linear(x, weight, bias)).norm()) for product in products]
+    weights_alone = float(((x.double() @ exactly(weight).T).float() + bias - F.linear(x, weight, bias)).norm())
+    inputs_alone = [(error**2 - weights_alone**2) ** 0.5 for error in errors]
+    assert inputs_alone[0] == pytest.approx(inputs_alone[1] / 2, rel=0.15)
+
+
+def exactly(weight: Tensor) -> Tensor:
+    """What the rows of W are after rounding."""
+    row = weight.double().abs().amax(1, keepdim=True) / 127
+    return (weight.double() / row).round() * row
+
+
+@needs_int8
+@RANGES
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("shape", [(1024, 96), (96, 1024), (33, 50)])
-def test_a_row_is_rounded_alike_in_any_company(shape: tuple[int, int], biased: bool, fit: bool) -> None:
+def test_a_row_is_rounded_alike_in_any_company(shape: tuple[int, int], biased: bool, seen: str) -> None:
     """To the bit: whatever stands beside it, however many rows there are, wherever it stands, and with any number of threads."""
     weight, bias, x = made(*shape, rows=150)
-    product = Int8Product(weight, bias if biased else None)
-    if fit:
-        fitted(product, x)
+    product = ready(weight, bias if biased else None, x, seen)
     x[3], x[4], x[5], x[6], x[7] = 50 * x[3], 0.0, 1e-4 * x[5], float("nan"), float("inf")
     alone = torch.cat([product(row[None]) for row in x])
-    assert bool(alone[6].isnan().all())
-    assert not bool(alone[7].isfinite().any())
+    if not product.cuts:
+        assert bool(alone[6].isnan().all())
+        assert not bool(alone[7].isfinite().any())
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
@@ -86,6 +141,7 @@ def test_no_range_is_made_of_nothing() -> None:
     weight, bias, x = made(8, 16)
     for seen in (torch.zeros_like(x), x * float("nan"), x[:0]):
         assert fitted(Int8Product(weight, bias), seen).range is None
+    assert fitted(Int8Product(weight, bias)).range is None
     product = fitted(Int8Product(weight, bias), x)
     product.forget()
     torch.testing.assert_close(product(x), Int8Product(weight, bias)(x), rtol=0, atol=0)

@@ -21,7 +21,7 @@ from regard.decoding.ready import CLOSE, WrittenIn, lost, made_ready, prepare, u
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Sampling
 from regard.errors import BundleError, ConfigError, RegardError
-from regard.models import Generator, Network, build
+from regard.models import Generator, Network, Seq2Seq, build
 from regard.presets import preset
 from tests.decoding.lively import END, SOURCES, Kind, assert_lively, decoded, lively, made_lively
 from tests.decoding.plain import log_probabilities
@@ -82,12 +82,22 @@ def followed(model: Generator, sources: list[list[int]], words: Tensor) -> Tenso
 
 @needs_int8
 @pytest.mark.parametrize("kind", WIDE)
-def test_every_product_gets_a_range(kind: str) -> None:
-    """Or else every row would be rounded by itself, which is slower."""
+def test_all_that_is_worked_out_at_every_word_gets_a_range(kind: str) -> None:
+    """Or else every row would be rounded by itself, which is slower. What is made of a source once, and read at every word, is."""
     made = prepare(wide(kind), "int8").network
     products = list(products_of(made))
     assert len(set(map(id, products))) == len(products)
-    assert all(product.range is not None and product.seen is None for product in products)
+    assert all(product.seen is None for product in products)
+    without = {product for product in products if product.range is None}
+    assert bool(without) == isinstance(made, Seq2Seq)
+    with torch.inference_mode():
+        state, _ = made.start(made.encode(Tokens.pad(SOURCES[:4])), room=3)
+        for product in products:
+            product.look()
+        made.step(torch.full((4, 1), 5), state)
+    at_every_word = {product for product in products if product.seen}
+    assert at_every_word
+    assert not at_every_word & without
 
 
 @needs_int8

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from regard.bundle import save_bundle
 from regard.data.batch import Tokens
-from regard.door.check import Law, check
+from regard.decoding.products import Int8Product, available
+from regard.door import load
+from regard.door.check import Law, _together_in_int8, check
 from regard.models import LanguageModel, RnnSeq2Seq, Seq2Seq
 from tests.families import FAMILIES, small
 
@@ -81,6 +83,18 @@ def test_padding_that_counts_is_noticed(bundle: Bundles, monkeypatch: pytest.Mon
     forward = Seq2Seq.forward
     monkeypatch.setattr(Seq2Seq, "forward", lambda self, source, target: forward(self, Tokens(source.ids), target))
     assert {"padding-invariant", "batch-invariant"} <= names([law for law in check(bundle("translator")) if not law.holds])
+
+
+@pytest.mark.skipif(not available(Int8Product), reason="this PyTorch has no int8 kernels for this CPU")
+def test_a_scale_for_a_whole_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In int8, which is what the translator writes in by default; float32 knows nothing of it."""
+    laws = check("translator", device="cpu", precision="int8")
+    assert "batch-invariant in int8" in names([law for law in laws if law.holds])
+    original = Int8Product._scaled
+    monkeypatch.setattr(Int8Product, "_fits", lambda self, x: False)
+    monkeypatch.setattr(Int8Product, "_by_row", lambda self, x: original(self, x, x.abs().amax().expand(*x.shape[:-1], 1)))
+    monkeypatch.setattr(Int8Product, "fit", Int8Product.forget)
+    assert not _together_in_int8(load("translator", device="cpu", precision="int8")).holds
 
 
 def test_what_is_not_saved_as_it_was_is_noticed(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:

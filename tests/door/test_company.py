@@ -1,14 +1,22 @@
-"""The law of company, for the model that ships, in int8 and float32: one file in any order and any batches gives the same words."""
+"""The law of company, as models are loaded by default and in each precision: one file in any order and any batches gives the same."""
 
 from __future__ import annotations
 
 import random
-from typing import Literal
+from collections.abc import Callable
+from itertools import product
+from typing import Any, Literal
 
 import pytest
+import torch
 
 from regard.decoding.products import FloatProduct, Int8Product, available
 from regard.door import Model, load
+from regard.models import Encoder
+from regard.recipe import TokenizerSettings
+from regard.text.tokenizer import Tokenizer
+from tests.closeness import assert_close
+from tests.families import small
 
 SUBJECTS = ("I", "My old neighbour", "The children next door", "Nobody in this village", "Tom")
 DOINGS = ("have never seen such a big dog", "went home", "would like to know what time it is", "can't swim")
@@ -26,26 +34,85 @@ def written(model: Model, texts: list[str], beam: int) -> list[str]:
     return [answer.text for answer in model.translate(texts, "de", beam_size=beam)]
 
 
-def assert_the_same_in_any_company(model: Model, texts: list[str], orders: int, sizes: list[int], beam: int) -> None:
-    wanted = written(model, texts, beam)
-    for seed in range(orders):
-        order = random.Random(seed).sample(range(len(texts)), len(texts))
-        size = sizes[seed % len(sizes)]
-        for start in range(0, len(order), size):
-            part = order[start : start + size]
-            assert written(model, [texts[place] for place in part], beam) == [wanted[place] for place in part]
+def in_company(texts: list[str], order: list[int], size: int, work: Callable[[list[str]], list[str]]) -> list[str]:
+    """What is made of texts in that order and so many at once, each in the place of its text."""
+    found: dict[int, str] = {}
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        found |= zip(part, work([texts[place] for place in part]), strict=True)
+    return [found[place] for place in range(len(texts))]
+
+
+def shuffled(texts: list[str], seed: int) -> list[int]:
+    return random.Random(seed).sample(range(len(texts)), len(texts))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("beam", [1, 4], ids=["greedy", "beam"])
 def test_some_texts_in_any_company(precision: Precision, beam: int) -> None:
-    model = load("translator", precision=precision)
-    assert_the_same_in_any_company(model, TEXTS[::17], 2, [1, 3], beam)
+    model, texts = load("translator", precision=precision), TEXTS[::17]
+    wanted = written(model, texts, beam)
+    for seed, size in enumerate([1, 3]):
+        assert in_company(texts, shuffled(texts, seed), size, lambda some: written(model, some, beam)) == wanted
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("beam", [1, 4], ids=["greedy", "beam"])
 def test_a_file_in_ten_orders_and_five_batch_sizes(precision: Precision, beam: int) -> None:
-    model = load("translator", precision=precision)
-    assert_the_same_in_any_company(model, TEXTS, 10, [1, 3, 10, 50, len(TEXTS)], beam)
+    """Every order in every size."""
+    model, texts = load("translator", precision=precision), TEXTS[::3]
+    wanted = written(model, texts, beam)
+    for seed, size in product(range(10), [1, 3, 7, 20, len(texts)]):
+        assert in_company(texts, shuffled(texts, seed), size, lambda some: written(model, some, beam)) == wanted, (seed, size)
+
+
+# As it is loaded by default, whatever that is here
+
+PROMPTS = ["I would", "Yesterday", "The man in", "Do you", "My sister has never", "It", "When we were young, we", "Nobody knows why the"]
+
+
+@pytest.fixture(scope="module")
+def everyday() -> Model:
+    return load("everyday", device="cpu")
+
+
+def continued(model: Model, prompts: list[str], **options: Any) -> list[str]:
+    return [answer.text for answer in model.generate(prompts, max_length=12, **options)]
+
+
+def test_prompts_in_any_company(everyday: Model) -> None:
+    wanted = continued(everyday, PROMPTS, beam_size=1)
+    assert len(set(wanted)) > len(PROMPTS) // 2
+    for seed, size in enumerate([1, 3, len(PROMPTS)]):
+        assert in_company(PROMPTS, shuffled(PROMPTS, seed), size, lambda some: continued(everyday, some, beam_size=1)) == wanted
+
+
+def test_what_is_drawn_goes_by_the_number_of_the_prompt(everyday: Model) -> None:
+    wanted = continued(everyday, PROMPTS, seed=3)
+    assert wanted != continued(everyday, PROMPTS, seed=4)
+    for size in (1, 3, 5):
+        parts = range(0, len(PROMPTS), size)
+        assert [text for first in parts for text in continued(everyday, PROMPTS[first : first + size], seed=3, first=first)] == wanted
+    order = shuffled(PROMPTS, 1)
+    found = continued(everyday, [PROMPTS[place] for place in order], seed=3, numbers=order)
+    assert found == [wanted[place] for place in order]
+
+
+def test_texts_that_are_read_in_any_company() -> None:
+    """Equal but for rounding, which in float32 goes by how much is added up at once."""
+    tokenizer = Tokenizer.train(TEXTS, TokenizerSettings(kind="char", size=60))
+    network = small("bert-base", vocabulary=tokenizer.size).float()
+    assert isinstance(network, Encoder)
+    texts, model = [text[: 5 + 7 * number] for number, text in enumerate(TEXTS[5::17])], Model(network, tokenizer, precision="auto")
+
+    def read(some: list[str]) -> list[torch.Tensor]:
+        chances = torch.tensor([list(answer.probabilities.values()) for answer in model.classify(some)])
+        return [*torch.cat([model.embed(some), chances], 1)]
+
+    wanted = read(texts)
+    for seed, size in product(range(3), [1, 2, 3, len(texts)]):
+        order = shuffled(texts, seed)
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            assert_close(torch.stack(read([texts[place] for place in part])), torch.stack([wanted[place] for place in part]), network)

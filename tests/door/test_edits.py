@@ -25,6 +25,7 @@ from regard.door import Model, load
 from regard.errors import ConfigError
 from regard.models import Encoder
 from regard.shipped import shipped
+from tests.closeness import assert_close
 
 TEXT, ITALIAN = "I love you very much.", "Ti amo molto."
 HEAD = slice(64, 128)  # the second of eight
@@ -109,7 +110,7 @@ def test_an_edit_is_followed_by_all_that_the_model_does(edit: Edit, precision: W
     edited = said(model)
     fresh = Model(copy.deepcopy(model.network), model.tokenizer, precision=precision)
     for one, other, old in zip(edited, said(fresh), before, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(one, other, model.network)
         assert one.shape != old.shape or float((one - old).abs().max()) > 1e-3
     if edit is another_module:
         model.network.get_submodule("decoder.layers.2.cross").join = nn.Linear(512, 512, bias="decoder.layers.2.cross.join.bias" in whole)
@@ -117,7 +118,7 @@ def test_an_edit_is_followed_by_all_that_the_model_does(edit: Edit, precision: W
         model.network.get_submodule("decoder.layers.2.cross").scale = 0.125  # type: ignore[assignment]
     model.network.load_state_dict(whole)
     for one, old in zip(said(model), before, strict=True):
-        torch.testing.assert_close(one, old, rtol=1e-5, atol=1e-5)
+        assert_close(one, old, model.network)
 
 
 @pytest.mark.parametrize("precision", ["float32", "auto"])
@@ -141,7 +142,7 @@ def test_hooks_are_called_and_obeyed(precision: WrittenIn, loaded: Callable[[str
         for parameter in join(edited).parameters():
             parameter.zero_()
     for one, other, old in zip(hooked, said(Model(edited, model.tokenizer)), before, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(one, other, model.network)
         assert one.shape != old.shape or float((one - old).abs().max()) > 1e-3
     for one, old in zip(said(model), before, strict=True):
         torch.testing.assert_close(one, old, rtol=0, atol=0)
@@ -171,7 +172,7 @@ def test_hooks_hear_what_was_asked_and_are_gone_when_they_are_removed(precision:
     assert sizes == 2 * alone
     handle.remove()
     for one, old in zip(said(model), before, strict=True):
-        torch.testing.assert_close(one, old, rtol=1e-5, atol=1e-5)
+        assert_close(one, old, model.network)
     assert sizes == 2 * alone
     assert model.writer is not model.network or not available(FloatProduct)
 
@@ -192,10 +193,10 @@ def test_what_is_written_while_a_copy_is_made_is_found(loaded: Callable[[str], M
         model.writer  # noqa: B018
     fresh = Model(copy.deepcopy(model.network), model.tokenizer, precision="auto")
     for one, other in zip(said(model), said(fresh), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(one, other, model.network)
     model.network.load_state_dict(whole)
     for one, old in zip(said(model), before, strict=True):
-        torch.testing.assert_close(one, old, rtol=1e-5, atol=1e-5)
+        assert_close(one, old, model.network)
 
 
 def test_a_copy_at_work_is_not_changed_by_the_next(loaded: Callable[[str], Model]) -> None:

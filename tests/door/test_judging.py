@@ -149,6 +149,17 @@ def test_rows_with_an_empty_side_are_left_out_and_that_is_said(model: Models, tm
         translator.evaluate(tmp_path / "empty.tsv", to="back")
 
 
+def test_a_header_row_is_left_out_and_that_is_said(model: Models, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n1 2\t2 1\n")
+    translator, said = copy(model("translator")), []
+    translator.warn = said.append
+    assert translator.evaluate(tmp_path / "pairs.tsv", to="back").examples == 1
+    assert said == [
+        f"{tmp_path}/pairs.tsv, line 1: 'source' and 'target' are taken for the names of the columns and left out; "
+        "if it is a row, say --no-header, or header = false in a recipe"
+    ]
+
+
 def test_a_row_that_is_too_long_is_named_by_file_and_line(model: Models, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("1 2\t2 1\n\t3\n" + " ".join("1" * 40) + "\t2\n")
     translator, said = copy(model("translator")), []

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing import assert_close
 
 from regard.data.batch import Tokens
 from regard.door import Model
@@ -18,6 +17,7 @@ from regard.door.reading import around_masks, masked_ids
 from regard.errors import ConfigError, RegardError, ShapeError
 from regard.recipe import TokenizerSettings
 from regard.text.tokenizer import Tokenizer
+from tests.closeness import assert_close
 from tests.door.trained import POEM, reviews
 
 Models = Callable[[str], Model]
@@ -44,7 +44,7 @@ def test_labels(model: Models) -> None:
         with torch.inference_mode():
             alone = critic.encoder.classifier(pooled).softmax(-1)  # type: ignore[misc]
         assert list(answer.probabilities) == ["bad", "good"]
-        assert list(answer.probabilities.values()) == pytest.approx(alone.tolist(), abs=1e-5)
+        assert_close(torch.tensor(list(answer.probabilities.values())), alone, critic.network)
         assert answer.probability == max(answer.probabilities.values())
         assert str(answer) == answer.label
     assert critic.classify("").label in ("bad", "good")
@@ -54,9 +54,8 @@ def test_a_text_that_is_too_long_is_cut_and_that_is_said(model: Models) -> None:
     critic, said = copy(model("critic")), []
     critic.warn = said.append
     long = " ".join(["film"] * 22 + ["awful"] * 22)
-    assert critic.classify(["film", long], first=4)[1].probabilities == pytest.approx(
-        critic.classify(" ".join(["film"] * 22)).probabilities, abs=1e-5
-    )
+    found, want = critic.classify(["film", long], first=4)[1], critic.classify(" ".join(["film"] * 22))
+    assert_close(*(torch.tensor(list(each.probabilities.values())) for each in (found, want)), critic.network)
     assert said == [f"text 6: 44 tokens, and {critic.name} reads 22; the rest was left out"]
 
 
@@ -99,9 +98,8 @@ def test_filling_depends_on_the_text_alone(model: Models) -> None:
     together, alone = guesser.fill(texts), [guesser.fill(text) for text in texts]
     assert [answer.text for answer in together] == [answer.text for answer in alone]
     for one, other in zip(together, alone, strict=True):
-        assert [choice.probability for place in one.choices for choice in place] == pytest.approx(
-            [choice.probability for place in other.choices for choice in place], abs=1e-5
-        )
+        found, want = (torch.tensor([choice.probability for place in each.choices for choice in place]) for each in (one, other))
+        assert_close(found, want, guesser.network)
 
 
 def test_a_masked_word_equals_the_head_by_hand(model: Models) -> None:
@@ -113,7 +111,7 @@ def test_a_masked_word_equals_the_head_by_hand(model: Models) -> None:
         logits = guesser.encoder.fill(guesser.encoder(Tokens(torch.tensor([ids]))))[0, place].clone()
         logits[sorted(guesser.tokenizer.special_ids)] = float("-inf")
     best = guesser.fill("the cat [MASK] on the mat.", choices=1).choices[0][0]
-    assert best.probability == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
+    assert_close(torch.tensor(best.probability), logits.softmax(-1).max(), guesser.network)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
@@ -159,11 +157,11 @@ def test_vectors(model: Models, name: str) -> None:
         assert found.shape == (len(TEXTS), 32)
         for text, vector in zip(TEXTS, found, strict=True):
             rows = states(loaded, text)
-            assert_close(vector, rows[0] if pooling == "first" else rows.mean(0), atol=1e-5, rtol=1e-5)
-            assert_close(loaded.embed(text, pooling=pooling), vector, atol=1e-5, rtol=1e-5)
-    assert_close(loaded.embed(TEXTS), loaded.embed(TEXTS, pooling=loaded.config.pooling))  # type: ignore[union-attr]
+            assert_close(vector, rows[0] if pooling == "first" else rows.mean(0), loaded.network)
+            assert_close(loaded.embed(text, pooling=pooling), vector, loaded.network)
+    assert_close(loaded.embed(TEXTS), loaded.embed(TEXTS, pooling=loaded.config.pooling), loaded.network)  # type: ignore[union-attr]
     unit = loaded.embed(TEXTS, normalise=True)
-    assert_close(unit.norm(dim=1), torch.ones(len(TEXTS)))
-    assert_close(unit, loaded.embed(TEXTS) / loaded.embed(TEXTS).norm(dim=1, keepdim=True))
+    assert_close(unit.norm(dim=1), torch.ones(len(TEXTS)), loaded.network)
+    assert_close(unit, loaded.embed(TEXTS) / loaded.embed(TEXTS).norm(dim=1, keepdim=True), loaded.network)
     with pytest.raises(ConfigError, match=r"pooling = 'meen' is unknown; did you mean 'mean'\?"):
         loaded.embed("x", pooling="meen")
