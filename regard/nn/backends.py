@@ -6,7 +6,7 @@ weights. Choosing for one call never touches the model, so other threads are not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import ConfigError, MaskError, nearest
+from regard.nn.instead import starts
 from regard.nn.masks import Boundaries, Mask, Packed
 from regard.nn.plans import UNPLANNED, meets_any_shape
 
 HAS_TRITON = find_spec("triton") is not None
 SHORT, SHORT_MEAN = 256, 96  # tokens: documents none of which is longer, or that are so short on average, share tiles
 SHORT_WIDTHS = (16, 32, 64, 128)  # of a head
+SHORT_PACKED, PACKED = "attention of short documents", "attention of packed documents"
 
 
 class Attended(NamedTuple):
@@ -98,8 +100,29 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, bias: Tenso
         raise ConfigError("backend 'varlen' has neither biases nor dropout of weights; use backend 'sdpa'")
     if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
         raise ConfigError(f"backend 'varlen' runs on a GPU in bfloat16 or float16, not on {query.device.type} in {query.dtype}; use 'sdpa'")
-    attend_packed = _attend_short if _suits_short(query, packed) and query.dtype == key.dtype == value.dtype else _attend_long
-    return Attended(attend_packed(query, key, value, packed, scale))
+    short = _suits_short(query, packed) and query.dtype == key.dtype == value.dtype
+    short = short and short_starts(query.dtype, query.device, query.shape[-1])
+    return Attended((_attend_short if short else _attend_long)(query, key, value, packed, scale))
+
+
+def varlen_starts(dtype: torch.dtype, device: torch.device, head_width: int) -> bool:
+    """Whether `varlen` can be started on that GPU. Its kernels for short documents are tried too; without them it is slower, and right."""
+    if HAS_TRITON and head_width in SHORT_WIDTHS:
+        short_starts(dtype, device, head_width)
+    return starts(PACKED, lambda: _try(_attend_long, dtype, device, head_width), dtype, device, head_width)
+
+
+def short_starts(dtype: torch.dtype, device: torch.device, head_width: int) -> bool:
+    return starts(SHORT_PACKED, lambda: _try(_attend_short, dtype, device, head_width), dtype, device, head_width)
+
+
+def _try(attend_packed: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, head_width: int) -> None:
+    """Two documents, forwards and backwards."""
+    with torch.inference_mode(False), torch.enable_grad():
+        edges = Boundaries(torch.arange(0, 33, 16, dtype=torch.int32, device=device), 16)
+        x = torch.zeros(1, 32, 3, head_width, dtype=dtype, device=device, requires_grad=True)
+        output = attend_packed(*x.transpose(1, 2).split(1, 1), Packed(edges, edges, True, None), 1.0)
+        torch.autograd.grad(output, x, torch.ones_like(output))
 
 
 def _suits_short(query: Tensor, packed: Packed) -> bool:

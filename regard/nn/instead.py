@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from regard.errors import RegardError, RegardWarning
 
 _told: set[str] = set()
 _given_up: set[str] = set()
+_started: dict[tuple[object, ...], bool] = {}
 
 
 def instead(what: str, why: str) -> Literal[False]:
@@ -33,6 +35,24 @@ def give_up(what: str, error: Exception) -> None:
         raise error
     _given_up.add(what)
     instead(what, f"it can't be started ({str(error).strip().split(chr(10))[0] or type(error).__name__})")
+
+
+def starts(what: str, trial: Callable[[], object], *case: object) -> bool:
+    """Whether a kernel can be started for such a case, as of a dtype: tried once on a few numbers, since amid a step it would be too late.
+
+    A trial neither draws random numbers nor waits for the device. Compiled code tries nothing: whoever compiles tries before.
+    """
+    if torch.compiler.is_compiling():
+        return not given_up(what)
+    if (what, *case) not in _started:
+        try:
+            trial()
+        except Exception as error:
+            give_up(what, error)
+            _started[what, *case] = False
+        else:
+            _started[what, *case] = True
+    return _started[what, *case]
 
 
 def alike(first: Tensor, *others: Tensor) -> bool:

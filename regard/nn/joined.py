@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from regard.nn import backends
 from regard.nn.backends import HAS_TRITON
-from regard.nn.instead import given_up
+from regard.nn.instead import give_up, given_up
 from regard.nn.tap import recording
 
 WIDEST = 2048  # what of a row fits into the registers of one program
 FEW = 256  # rows, beyond which the time is elsewhere
 ACTIVATED = {"relu": False, "gelu-tanh": True}  # what a product's kernel can do at its end, and whether that is the latter
 
-JOINED = "a norm after a sum"
+JOINED, ENDED = "a norm after a sum", "a product with its activation"
 
 SubLayer = Callable[[Tensor], Tensor]
 
@@ -56,9 +56,14 @@ def activates(activation: str, linear: nn.Module, x: Tensor) -> bool:
     """Whether the product for x can have this non-linearity at its end."""
     if activation not in ACTIVATED or type(linear) is not nn.Linear or linear.bias is None or not alone(linear, x):
         return False
-    return linear.weight.dtype == linear.bias.dtype == x.dtype
+    return not given_up(ENDED) and linear.weight.dtype == linear.bias.dtype == x.dtype
 
 
-def activated(activation: str, linear: nn.Linear, x: Tensor) -> Tensor:
-    flat = torch._addmm_activation(linear.bias, x.flatten(0, -2), linear.weight.t(), use_gelu=ACTIVATED[activation])
+def activated(activation: str, linear: nn.Linear, x: Tensor) -> Tensor | None:
+    """None where it turns out that it can't be started here."""
+    try:
+        flat = torch._addmm_activation(linear.bias, x.flatten(0, -2), linear.weight.t(), use_gelu=ACTIVATED[activation])
+    except Exception as error:
+        give_up(ENDED, error)
+        return None
     return flat.view(*x.shape[:-1], -1)

@@ -44,8 +44,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if joined.activates(self.activation_name, self.widen, x):
-            x = joined.activated(self.activation_name, self.widen, x)
+        inner = joined.activated(self.activation_name, self.widen, x) if joined.activates(self.activation_name, self.widen, x) else None
+        if inner is not None:
+            x = inner
         elif self.gated:
             gate, x = self.widen(x).chunk(2, -1)
             x = self.activation(gate) * x

@@ -24,6 +24,14 @@ def add_norm(x: Tensor, change: Tensor, weight: Tensor, bias: Tensor, *, dropout
     return output.view_as(x), added.view_as(x)
 
 
+def try_out(dtype: torch.dtype, weight: Tensor) -> None:
+    """Starts the kernels for training, forwards and backwards, on a few numbers beside such weights."""
+    x = torch.zeros(16, weight.shape[0], dtype=dtype, device=weight.device)
+    plain, seed = torch.zeros_like(weight, requires_grad=False), torch.zeros(1, dtype=torch.int64, device=weight.device)
+    _, added, mean, scale = torch.ops.regard.add_norm(x, x, plain, plain, seed, 0.1, 1e-5)
+    torch.ops.regard.add_norm_backward(x, added, plain, seed, mean, scale, 0.1)
+
+
 def add_norm_alone(x: Tensor, change: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """The same for inference: nothing is dropped, and nothing kept for gradients."""
     rows, width = x.numel() // x.shape[-1], x.shape[-1]

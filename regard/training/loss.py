@@ -15,7 +15,7 @@ from regard.nn.backends import HAS_TRITON
 from regard.nn.instead import give_up, given_up, instead, kinds
 
 LOGITS = {"cuda": 2**29, "cpu": 2**23}  # how many are there at a time: enough to keep the device busy, few enough to forget their memory
-SURPRISE = "the loss over a vocabulary"
+SURPRISE, WIDE = "the loss over a vocabulary", "the gradient of a vocabulary"
 SERVED = (torch.bfloat16, torch.float16, torch.float32)  # the kernel adds up in float32
 ALIGNED = 128  # a vocabulary of another size than a multiple of this slows the matrix unit down by half
 
@@ -139,7 +139,12 @@ def _wide_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """A matrix product whose sums are not rounded to half precision."""
     if left.dtype == dtype:
         return left @ right
-    return torch.mm(left, right, out_dtype=dtype) if left.is_cuda else (left @ right).to(dtype)
+    if left.is_cuda and not given_up(WIDE):
+        try:
+            return torch.mm(left, right, out_dtype=dtype)
+        except Exception as error:
+            give_up(WIDE, error)
+    return (left @ right).to(dtype)
 
 
 def _add(sum_so_far: Tensor | None, more: Tensor) -> Tensor:

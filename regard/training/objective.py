@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from regard.data.batch import Tokens
 from regard.data.collate import Batch
 from regard.models import Encoder, LanguageModel, Network, RnnSeq2Seq, Seq2Seq
+from regard.nn.instead import starts
 from regard.nn.layers import Stack
 from regard.training import rdrop
 from regard.training.loss import cross_entropy, vocabulary_loss
+
+COMPILED = "what lies between matrix products"
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,21 @@ class Objective(nn.Module):
         if batch.of_documents:
             return self.model.classify(states, batch.target)[: len(batch.labels)]
         return self.model.fill(_at_places(states, batch))
+
+
+def compiles(device: torch.device) -> bool:
+    """Whether PyTorch's compiler can be started for that device, which takes Triton and a C compiler."""
+    return starts(COMPILED, lambda: _try_compiling(device), device)
+
+
+def _try_compiling(device: torch.device) -> None:
+    x = torch.ones(32, device=device, requires_grad=True)
+    y = torch.compile(_curved)(x)
+    torch.autograd.grad(y, x, torch.ones_like(y))
+
+
+def _curved(x: Tensor) -> Tensor:
+    return x.sin() * x
 
 
 def _at_places(x: Tensor, batch: Batch) -> Tensor:

@@ -13,8 +13,10 @@ from torch import Tensor
 from regard.data.batch import Tokens
 from regard.data.collate import Batch
 from regard.decoding.replay import Graph
+from regard.nn.instead import give_up
 
 WARM = 3  # steps before recording: what compiles, tunes or allocates has then done so
+RECORDED = "a step of training"
 SPARE = 1.25  # room for more documents in a row than the first has
 
 
@@ -44,26 +46,37 @@ class CudaGraphs:
 
     def record(self, work: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
         graph = torch.cuda.CUDAGraph()
-        # Other threads may do as they like meanwhile: the loader makes the next batches.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            figures = work()
+        chance = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = chance.clone_state()
+        try:
+            # Other threads may do as they like meanwhile: the loader makes the next batches. A recording that fails leaves its stream on.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                figures = work()
+        except BaseException:
+            chance.graphsafe_set_state(before)  # the state that was recorded with still takes itself for recording
+            raise
         return graph, figures
 
 
 class Replayed:
     """Calls `learn` with a batch and its counts, and from the fourth time on replays a recording of it. Batches of other shapes are called.
 
-    All that `learn` does must be on the device: what Python does is done once, while recording.
+    All that `learn` does must be on the device: what Python does is done once, while recording. Where that can't be recorded, all batches
+    are called. Recording computes nothing, so that all there is to `forget` then is what Python did: gradients that were never computed.
     """
 
-    def __init__(self, learn: Callable[[Batch, Tensor], Tensor], graphs: Graphs | None = None) -> None:
-        self.learn, self.graphs = learn, graphs or CudaGraphs()
-        self.calls = 0
+    def __init__(
+        self, learn: Callable[[Batch, Tensor], Tensor], graphs: Graphs | None = None, forget: Callable[[], None] = lambda: None
+    ) -> None:
+        self.learn, self.graphs, self.forget = learn, graphs or CudaGraphs(), forget
+        self.calls, self.gave_up = 0, False
         self.place: Batch | None = None  # where the recording reads from
         self.counts: Tensor | None = None
         self.recording: tuple[Graph, Tensor] | None = None  # and what it writes
 
     def __call__(self, batch: Batch, counts: Tensor) -> Tensor:
+        if self.gave_up:
+            return self.learn(batch, counts)
         if self.place is None or self.counts is None:
             self.place, self.counts = roomy(batch), counts.clone()
         if not fits(batch, self.place):
@@ -75,11 +88,21 @@ class Replayed:
         learn = partial(self.learn, self.place, self.counts)
         if self.calls <= WARM:
             return self.graphs.aside(learn)
+        self.recording = self.recording or self._record(learn)
         if self.recording is None:
-            self.recording = self.graphs.record(learn)
+            return self.learn(batch, counts)
         graph, figures = self.recording
         graph.replay()
         return figures.clone()
+
+    def _record(self, learn: Callable[[], Tensor]) -> tuple[Graph, Tensor] | None:
+        try:
+            return self.graphs.record(learn)
+        except Exception as error:
+            self.forget()
+            self.gave_up, self.place, self.counts = True, None, None
+            give_up(RECORDED, error)
+        return None
 
 
 def tensors(batch: Batch) -> list[Tensor]:

@@ -21,13 +21,13 @@ from regard.data.plan import Plan, make_plan
 from regard.errors import ConfigError, TrainingError
 from regard.evaluation.metrics import Confusion
 from regard.models import build
-from regard.nn.backends import choose
+from regard.nn.backends import choose, varlen_starts
 from regard.recipe import Recipe
 from regard.training.average import Ema
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import World, last_part_only, load_optimizer, load_weights, spread, whole, wrap
 from regard.training.fused import fuse
-from regard.training.objective import Objective
+from regard.training.objective import Objective, compiles
 from regard.training.optim import clip, freeze, learning_rate, make_optimizer
 from regard.training.precision import keep_half
 from regard.training.prepare import Prepared
@@ -85,7 +85,7 @@ class Trainer:
         freeze(model, self.settings.freeze)
         keep_half(model)
         fuse(model)
-        compiled = self.settings.compile == "yes" or (self.settings.compile == "auto" and self.on_gpu)
+        compiled = self.settings.compile == "yes" or (self.settings.compile == "auto" and self.on_gpu and compiles(world.device))
         tables = self.packed and backend != "varlen"
         self.objective = Objective(model, self.settings.label_smoothing, r_drop=self.settings.r_drop, compiled=compiled, tables=tables)
         if self.settings.parallel == "fsdp" and self.settings.optimizer == "muon" and world.size > 1:
@@ -93,7 +93,9 @@ class Trainer:
         self.wrapped = wrap(self.objective, world, self.settings.parallel)
         self.optimizer = make_optimizer(model, self.settings, fused=self.on_gpu)
         self.ema = Ema(model.state_dict(), self.settings.ema) if self.settings.ema else None
-        self.replayed = Replayed(lambda batch, counts: self._learn((batch,), counts)) if compiled and self._replays() else None
+        self.replayed: Replayed | None = None
+        if compiled and self._replays():
+            self.replayed = Replayed(lambda batch, counts: self._learn((batch,), counts), forget=self.optimizer.zero_grad)
         torch.manual_seed(self.settings.seed + 1 + world.rank)  # dropout differs between processes, weights must not
 
     def train(self) -> None:
@@ -332,7 +334,7 @@ class Trainer:
             choose("varlen", positions=config.positions, mask=getattr(config, "mask", None), dropout=config.attention_dropout)
         except ConfigError:
             return False
-        return True
+        return not self.on_gpu or varlen_starts(torch.bfloat16, self.world.device, config.key_width)
 
     def _replays(self) -> bool:
         """Whether steps can be recorded: all of one shape, on one GPU, with an optimizer that lives there."""

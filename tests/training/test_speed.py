@@ -18,11 +18,13 @@ from regard.data.batch import Tokens
 from regard.data.collate import Batch
 from regard.errors import TrainingError
 from regard.models import build
+from regard.nn import instead
 from regard.nn.attention import Attention
+from regard.nn.backends import varlen_starts
 from regard.presets import preset
 from regard.recipe import TrainingSettings
 from regard.training.fused import FusedAddNorm, FusedFeedForward, fuse
-from regard.training.objective import Objective
+from regard.training.objective import Objective, compiles
 from regard.training.optim import make_optimizer
 from regard.training.precision import keep_half
 from regard.training.replay import Replayed, fits, put, tensors, with_room
@@ -254,7 +256,48 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([copy.flatten() for copy in copies.values()])
 
 
-def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
+@pytest.mark.gpu
+def test_a_step_that_can_not_be_recorded_is_called() -> None:
+    """Something in it waits for the GPU: as near as two trainings that are called, and as many random numbers drawn."""
+    given_up: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instead, "_told", set())
+        patch.setattr(instead, "_given_up", given_up)
+        with pytest.warns(UserWarning, match="a step of training has a faster way on a GPU, but it can't be started"):
+            replayed = _learned(True, waits=True)
+    assert given_up == {"a step of training"}
+    stream, chance = torch.cuda.current_stream(), torch.cuda.get_rng_state()
+    called, again = _learned(False), _learned(False)
+    assert stream == torch.cuda.default_stream()
+    assert torch.equal(torch.cuda.get_rng_state(), chance)
+    assert replayed[0] == pytest.approx(called[0], rel=1e-3)
+    spread, moved = float((called[1] - again[1]).norm()), float(called[1].norm())
+    assert float((replayed[1] - called[1]).norm()) < 3 * spread + 1e-3 * moved < 0.3 * moved
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_all_that_is_tried_can_be_started_and_waits_for_nothing() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    model = build(preset("transformer-base", layers=1, width=128, heads=2, feedforward=256, vocabulary=30), "varlen").to(device)
+    chance = torch.cuda.get_rng_state()
+    with pytest.MonkeyPatch.context() as patch:
+        for known, empty in (("_told", set()), ("_given_up", set()), ("_started", {})):
+            patch.setattr(instead, known, empty)
+        assert compiles(device)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            fuse(model)
+            assert varlen_starts(torch.bfloat16, device, 64)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert len(instead._started) == 5
+        assert all(instead._started.values())
+        assert not instead._given_up
+    assert torch.equal(torch.cuda.get_rng_state(), chance)
+
+
+def _learned(replays: bool, *, waits: bool = False) -> tuple[list[float], torch.Tensor]:
     """The losses of eight steps, and how far the weights went."""
     torch.manual_seed(0)
     config = preset("transformer-base", layers=1, width=128, heads=2, feedforward=256, vocabulary=30, context=64, dropout=0.0)
@@ -268,11 +311,13 @@ def _learned(replays: bool) -> tuple[list[float], torch.Tensor]:
         with torch.autocast("cuda", torch.bfloat16):
             total = objective(batch)
         (total / counts[0]).backward()
+        if waits:
+            assert total.item() > 0
         optimizer.step()
         optimizer.zero_grad()
         return total.detach()
 
-    step = Replayed(learn) if replays else learn
+    step = Replayed(learn, forget=optimizer.zero_grad) if replays else learn
     before, totals = weights(model), []
     for number in range(8):
         optimizer.set_lr(1e-3 * (number + 1))

@@ -125,7 +125,7 @@ def trained(out: Path, tapes: Tapes | None, **training: Any) -> tuple[Tensor, di
         prepared = prepare(recipe, None, lambda message: None)
         trainer = Trainer(recipe, prepared, Checkpoints(out / "run", 1, 1), World(0, 1, torch.device("cpu")), Report(None, STEPS, 4))
         if tapes is not None:
-            trainer.replayed = Replayed(lambda batch, counts: trainer._learn((batch,), counts), tapes)
+            trainer.replayed = Replayed(lambda batch, counts: trainer._learn((batch,), counts), tapes, trainer.optimizer.zero_grad)
         update = trainer._update
         patch.setattr(trainer, "_update", lambda step: figures.append(found := update(step)) or found)
         patch.setattr(trainer, "_validate", lambda: None)

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.nn import few, instead, joined
+from regard.nn import backends, few, instead, joined
+from regard.nn.masks import Boundaries, Mask, Packed
 from regard.training import fused, loss
 from tests.without_gpu import needs_kernels
 
@@ -20,7 +21,9 @@ F32, BF16, F16, F64 = torch.float32, torch.bfloat16, torch.float16, torch.float6
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(instead, "_told", set())
+    for known in ("_told", "_given_up"):
+        monkeypatch.setattr(instead, known, set())
+    monkeypatch.setattr(instead, "_started", {})
     with FakeTensorMode():
         yield
 
@@ -90,3 +93,48 @@ def test_the_loss(dtype: torch.dtype, served: bool) -> None:
     else:
         with pytest.warns(UserWarning, match="its logits are in float64"):
             assert not loss._served(there(3, 8, dtype=dtype))
+
+
+def fails(*given: object, **named: object) -> torch.Tensor:
+    raise RuntimeError("no kernel image is available")
+
+
+@pytest.mark.parametrize(("dtype", "served"), [(BF16, True), (F16, False)])
+def test_short_documents(dtype: torch.dtype, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where their kernels can't be started in a dtype, those for long ones do it, and it is said once."""
+    edges, taken = Boundaries(torch.empty(3, device="cuda", dtype=torch.int32), 16), []
+
+    def short(query: torch.Tensor, *given: object) -> torch.Tensor:
+        taken.append("short")
+        return query * 1.0 if query.dtype == BF16 else fails()
+
+    monkeypatch.setattr(backends, "_attend_short", short)
+    monkeypatch.setattr(backends, "_attend_long", lambda query, *given: taken.append("long") or query)
+    monkeypatch.setattr(backends, "_try", lambda attend, dtype, device, width: attend(there(1, 1, 32, width, dtype=dtype)))
+    query, mask = there(1, 2, 32, 16, dtype=dtype), Mask(packed=Packed(edges, edges, True, None))
+
+    def attend() -> None:
+        taken.clear()
+        backends.varlen(query, query, query, mask=mask, bias=None, scale=1.0, dropout=0.0)
+
+    if served:
+        attend()
+    else:
+        with pytest.warns(UserWarning, match=r"attention of short documents .* can't be started \(no kernel image is available\)"):
+            attend()
+    attend()
+    assert taken == ["short" if served else "long"]
+
+
+def test_packed_rows_want_kernels_that_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "HAS_TRITON", False)
+    monkeypatch.setattr(backends, "_attend_long", fails)
+    with pytest.warns(UserWarning, match="attention of packed documents has a faster way on a GPU"):
+        assert not backends.varlen_starts(BF16, torch.device("cpu"), 64)
+
+
+def test_a_wide_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "mm", fails)
+    with pytest.warns(UserWarning, match="the gradient of a vocabulary has a faster way on a GPU"):
+        assert loss._wide_product(there(3, 4, dtype=BF16), there(4, 5, dtype=BF16), F32).dtype == F32
+    assert loss._wide_product(there(3, 4, dtype=BF16), there(4, 5, dtype=BF16), F32).shape == (3, 5)
