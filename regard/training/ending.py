@@ -6,41 +6,21 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from regard.bundle import load_bundle
-from regard.decoding.many import decode_many, score_many
-from regard.decoding.settings import Beam, Length, Rules
 from regard.evaluation.baseline import unigram
 from regard.evaluation.metrics import exact_match, translation_scores
-from regard.models import Generator
 from regard.recipe import Recipe
-from regard.shipped import shipped
-from regard.text.tokenizer import Tokenizer
 from regard.training.prepare import Prepared
+from regard.training.translator import TRANSLATOR, Shipped, of_dev
 from regard.training.validate import Validation, quality_figure
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF"}
-TRANSLATOR = "translator"  # the model that comes with regard and knows several languages
-LOOKED_AT = 16  # pairs by which it is seen whether it knows the two languages
-UNDERSTOOD = 1.0  # nats a token that the right source must be worth more than another
-WORTH_THE_WORK = 300  # steps from which on so short a look costs little beside the training
 RIGHT = 0.95  # share of dev answers from which on a model is called good
 EARLY = 0.7  # the share of the steps: where dev was best before it, what came after was learned by heart
 RISING = 0.01  # by how much dev must have got better at last for more steps to promise more, as a share
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """What the translator that comes with regard makes of the same rows."""
-
-    tag: str
-    bleu: float
 
 
 @dataclass(frozen=True)
@@ -61,7 +41,7 @@ def ending(recipe: Recipe, prepared: Prepared, measured: Validation, out: Path) 
     if not measured.figures:
         text = "no quality is known: there was nothing to validate on; give a file of rows that training does not see, with --dev"
         return Ending((text,), {"examples": 0})
-    own, simple, other = _own(recipe, prepared, measured), _baseline(recipe, prepared), _shipped(recipe, prepared)
+    own, simple, other = _own(recipe, prepared, measured), _baseline(recipe, prepared), of_dev(recipe, prepared)
     if other is not None and other.bleu <= simple[1].get("baseline_bleu", 0.0):
         other = None  # it copies too, and that is no knowledge of a language
     lines = [f"on {own[1]}: {own[0]}; {simple[0]}"]
@@ -102,49 +82,6 @@ def _baseline(recipe: Recipe, prepared: Prepared) -> tuple[str, dict[str, float]
         return f"always saying {prepared.labels[label]!r}: {share:.1%}", {"baseline_accuracy": share}
     value = unigram(prepared.train.target.tokens, prepared.dev.target.tokens, prepared.config.vocabulary)
     return f"going by how frequent tokens are: {value:.4g}", {"baseline_perplexity": value}
-
-
-@torch.inference_mode()
-def _shipped(recipe: Recipe, prepared: Prepared) -> Shipped | None:
-    """None where the translator does not know the two languages, or training began with it, or was too short to ask."""
-    folder = shipped().get(TRANSLATOR)
-    rows = prepared.dev_rows
-    if recipe.task != "translate" or not rows or prepared.beginning is not None or folder is None:
-        return None
-    if recipe.training.steps < WORTH_THE_WORK:
-        return None
-    bundle = load_bundle(folder)
-    assert bundle.tokenizer is not None
-    tokenizer = Tokenizer.load(bundle.tokenizer)
-    tag = _language(bundle.model.eval(), tokenizer, [row.texts for row in rows[:LOOKED_AT]])  # type: ignore[arg-type]
-    if tag is None:
-        return None
-    room = bundle.config.context - 1
-    sources = [[*tokenizer.encode(row.texts[0], tag)[:room], tokenizer.end_id] for row in rows]
-    rules = Rules(max_length=Length(plus=min(recipe.decoding.max_length, room)))
-    found = decode_many(bundle.model, sources, Beam(size=recipe.decoding.beam_size), rules)  # type: ignore[arg-type]
-    hypotheses = [tokenizer.decode(best[0].tokens) for best in found]
-    scores = translation_scores(hypotheses, [row.texts[1] for row in rows], tokenize=recipe.decoding.tokenize)
-    return Shipped(tag, scores.bleu.value)
-
-
-def _language(model: Generator, tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> str | None:
-    """The language of the targets, if the model knows both: then a target is far likelier after its own source than after another."""
-    room = model.config.context - 1
-    written = [[*tokenizer.encode(target)[: room - 1], tokenizer.end_id] for _, target in pairs]
-    best, gained = None, UNDERSTOOD
-    for tag in tokenizer.tags if len(pairs) > 1 else ():
-        sources = [[*tokenizer.encode(source, tag)[:room], tokenizer.end_id] for source, _ in pairs]
-        right, wrong = (_log_probability(model, given, written) for given in (sources, sources[1:] + sources[:1]))
-        if right - wrong > gained:
-            best, gained = tag, right - wrong
-    return best
-
-
-def _log_probability(model: Generator, sources: list[list[int]], targets: list[list[int]]) -> float:
-    """The mean of a token."""
-    found = score_many(model, sources, targets)
-    return sum(map(sum, found)) / sum(map(len, found))
 
 
 def next_step(recipe: Recipe, measured: Validation, simple: dict[str, float], other: Shipped | None, out: Path) -> str:

@@ -52,6 +52,29 @@ def owned(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
                 folder.rmdir()
 
 
+def refuse_others(place: Path) -> None:
+    """For whoever writes without training: an error, where that place is a run that someone trains in, or lies in one."""
+    whole = place.resolve()
+    for folder in (whole, *whole.parents):
+        if _is_owned(folder):
+            raise TrainingError(f"{_whose(folder)}, or choose a folder that does not lie in it")
+
+
+def _is_owned(folder: Path) -> bool:
+    """The file alone says nothing, since a killed training leaves it behind; that it can't be locked does."""
+    try:
+        file = os.open(folder / LOCK, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        _lock(file)
+    except OSError as error:
+        return error.errno in TAKEN
+    finally:
+        os.close(file)
+    return False
+
+
 def _open_locked(folder: Path, say: Callable[[str], None]) -> int:
     path = folder / LOCK
     while True:
@@ -61,7 +84,7 @@ def _open_locked(folder: Path, say: Callable[[str], None]) -> int:
                 _lock(file)
             except OSError as error:
                 if error.errno in TAKEN:
-                    raise TrainingError(_whose(folder)) from None
+                    raise TrainingError(f"{_whose(folder)}, or choose another --out") from None
                 if error.errno not in UNSUPPORTED:
                     raise
                 say(f"{folder} is on a file system without locks; see that nothing else is trained there")
@@ -93,4 +116,4 @@ def _whose(folder: Path) -> str:
         who = f"by process {owner['pid']} on {owner['host']}, since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         who = "by another process"
-    return f"{folder} is being trained in {who}; wait for its end or stop it, or choose another --out"
+    return f"{folder} is being trained in {who}; wait for its end or stop it"

@@ -25,20 +25,34 @@ from regard.training.lock import owned
 from regard.training.prepare import Prepared, prepare
 from regard.training.report import Report
 from regard.training.trainer import Trainer
+from regard.training.translator import advice
 from regard.training.validate import Validation
 
 RECIPE = "recipe.toml"
 TEST = "test.tsv"  # the rows that data.test_share kept apart, for `regard evaluate`
 
 
-def run_recipe(recipe: Recipe, out: Path, *, root: Path | None = None, resume: bool = False, console: Console | None = None) -> Path:
-    """Trains what a recipe describes in the folder `out`, from the beginning or from its newest checkpoint, and gives the bundle."""
+def run_recipe(
+    recipe: Recipe,
+    out: Path,
+    *,
+    root: Path | None = None,
+    resume: bool = False,
+    console: Console | None = None,
+    unguided: bool = False,
+) -> Path:
+    """Trains what a recipe describes in the folder `out`, from the beginning or from its newest checkpoint, and gives the bundle.
+
+    `unguided`: nobody wrote the recipe; where a model that comes with regard may do better, that is said before the first step.
+    """
     with world() as here, _owned(out, here, console):
         checkpoints = Checkpoints(out / "checkpoints", max(recipe.training.keep, recipe.training.average), recipe.training.keep_best)
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
         report = Report(out if here.first else None, recipe.training.steps, recipe.training.log_every, console)
         recipe = Beginning.within_reach(with_whole_paths(recipe, root))
+        if unguided and here.first and not resume and (advised := advice(recipe, out)) is not None:
+            report.say(advised)
         prepared = _prepared(recipe, root, here, report)
         trainer = Trainer(recipe, prepared, checkpoints, here, report)
         _describe(trainer, report)

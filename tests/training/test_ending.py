@@ -17,9 +17,10 @@ from regard.evaluation.baseline import Bigram, unigram
 from regard.evaluation.metrics import perplexity
 from regard.text.corpus import Row
 from regard.training.checkpoint import Checkpoints
-from regard.training.ending import Ending, Shipped, ending, next_step
+from regard.training.ending import Ending, ending, next_step
 from regard.training.prepare import prepare
 from regard.training.run import run_recipe
+from regard.training.translator import Shipped
 from regard.training.validate import Validation, quality_figure
 from tests.training.test_run import _own_cache, recipe  # noqa: F401
 

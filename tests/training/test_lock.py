@@ -16,6 +16,7 @@ import pytest
 from regard.errors import TrainingError
 from regard.training import lock
 from regard.training.lock import LOCK, owned
+from tests.cli.running import run as command
 from tests.training.test_run import _own_cache, _steps_done, _wait, finish, losses, recipe, same_weights, start, toml  # noqa: F401
 
 HOLD = """
@@ -56,6 +57,27 @@ def test_another_is_told_whose_it_is_and_a_killed_ones_lock_is_no_lock(tmp_path:
     with owned(tmp_path / "run", quiet):
         assert json.loads((tmp_path / "run" / LOCK).read_text())["pid"] == os.getpid()
     assert not (tmp_path / "run").exists() or not (tmp_path / "run" / LOCK).exists()
+
+
+@pytest.mark.parametrize("verb", [("import",), ("export", "--to", "onnx")], ids=["import", "export"])
+@pytest.mark.parametrize("place", ["run", "run/bundle", "run/new/deep", "link"])
+def test_other_verbs_write_into_no_run_that_is_trained_in(tmp_path: Path, verb: tuple[str, ...], place: str) -> None:
+    """Nor beside its lock, nor deep in it, nor through a link; what a killed one left behind stops none of them."""
+    run_folder = tmp_path / "run"
+    (tmp_path / "link").symlink_to(run_folder / "bundle")
+    arguments = (verb[0], tmp_path / "nowhere", tmp_path / place, *verb[1:])
+    with owned(run_folder, quiet):
+        done = command(*arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert done.err.startswith(f"regard: {run_folder} is being trained in by process {os.getpid()} on {socket.gethostname()}, since ")
+        assert done.err.endswith("; wait for its end or stop it, or choose a folder that does not lie in it\n")
+        assert [path.name for path in run_folder.iterdir()] == [LOCK]
+        beside = command(verb[0], tmp_path / "nowhere", tmp_path / "run2", *verb[1:])
+        assert ("nowhere" in beside.err, "being trained" in beside.err) == (True, False)
+    run_folder.mkdir(exist_ok=True)
+    (run_folder / LOCK).write_text("{}")
+    done = command(*arguments)
+    assert ("nowhere" in done.err, "being trained" in done.err) == (True, False)  # on to the next trouble
 
 
 def test_nothing_is_left_where_nothing_came_of_it(tmp_path: Path) -> None:

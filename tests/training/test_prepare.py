@@ -97,6 +97,20 @@ def test_nothing_left_and_nothing_there(tmp_path: Path) -> None:
     assert len(prepared(data={"train": train, "test": str(tmp_path / "test.tsv"), "keep_apart": False}).train) > 0
 
 
+def test_a_header_row_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    """Of each file that has one; nothing is said of a file that has none."""
+    data = {
+        "train": write(tmp_path / "train.tsv", [("source", "target"), *pairs(30)]),
+        "dev": write(tmp_path / "dev.tsv", pairs(3, seed=1)),
+    }
+    said: list[str] = []
+    assert len(prepared(said, data=data).train) == 30
+    assert [line for line in said if "names of the columns" in line] == [
+        f"{tmp_path}/train.tsv, line 1: 'source' and 'target' are taken for the names of the columns and left out; "
+        "if it is a row, say --no-header, or header = false in a recipe"
+    ]
+
+
 def balanced(tmp_path: Path, **data: Any) -> dict[str, Any]:
     files = [
         {"path": write(tmp_path / "a.tsv", pairs(400)), "to": "it"},
