@@ -156,8 +156,8 @@ def has_key(settings: Settings, headers: Headers, given: object = None) -> bool:
     if settings.api_key is None:
         return True
     kind, _, bearer = headers.get("authorization", "").partition(" ")
-    in_headers = [bearer.strip() if kind.lower() == "bearer" else "", headers.get("x-api-key", "")]
-    offered = [one.encode("latin-1") for one in in_headers]  # the bytes as they came
+    in_headers = [bearer.strip(" \t") if kind.lower() == "bearer" else "", headers.get("x-api-key", "")]
+    offered = [one.encode("latin-1") for one in in_headers]  # the bytes as they came: to Latin-1, those of à end in a space
     if isinstance(given, str):
         offered.append(given.encode("utf-8", "replace"))
     wanted = settings.api_key.encode()

@@ -269,6 +269,16 @@ def test_with_a_key_nothing_is_said_without_it(start: Start, path: str) -> None:
     assert live.get("/health").status == live.get("/").status == 200  # the page asks for the key itself
 
 
+@pytest.mark.parametrize("key", ["voilà", "Å", "Обух", "ЦАР", "clé†", "…ą\xa0"])
+def test_a_key_may_end_in_any_character(start: Start, key: str) -> None:
+    """In UTF-8 some end in bytes that are spaces in Latin-1."""
+    live = start(Settings(api_key=key))
+    sent = key.encode().decode("latin-1")
+    for headers in ({"authorization": f"Bearer {sent}"}, {"authorization": f"bearer  {sent}\t "}, {"x-api-key": sent}):
+        assert live.get("/api/models", headers).status == 200, headers
+    assert live.get("/api/models", {"authorization": f"Bearer {sent[:-1]}"}).status == 401
+
+
 @pytest.mark.parametrize(
     "path",
     [

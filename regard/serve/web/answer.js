@@ -6,7 +6,7 @@ import { signed, css } from "./colour.js";
 import { button, copy, el, fixed, fold, formula, intro, pressed, table } from "./dom.js";
 import { heat, span } from "./draw.js";
 import { stands, told } from "./light.js";
-import { guessed, shown, unescaped, wordsOf } from "./trace.js";
+import { guessed, mended, names, shown, wordsOf } from "./trace.js";
 
 export const answer = { early: true, draw };
 
@@ -43,6 +43,10 @@ const SAYS = {
   ],
 };
 
+const ADDITIVE =
+  "What it looked at are the weights of additive attention: the decoder's state is compared with each state of the encoder by a small network, and softmax over these scores says how the encoder's states are mixed.";
+const NO_LOOKS = "This recurrent model has no attention: all that it knows of the source is one vector.";
+
 function draw(app) {
   const { session } = app,
     own = session.verb;
@@ -56,21 +60,18 @@ function draw(app) {
         : "Point at a word, or walk through them with Tab.";
   };
   app.pointed(app.resting());
-  const [says, why] = SAYS[own],
+  const [says, reasons] = SAYS[own],
+    why = session.trace?.model.kind === "rnn" ? [reasons[0], session.trace.looks ? ADDITIVE : NO_LOOKS] : reasons,
     more = session.pieces.length > 1 ? " Press another part of the text to look into that one." : "";
   return [intro(`answer-${own}`, says + more, why), ...body(line)];
 }
 
 function pointedAt(trace, said) {
   const [side, places] = said.split(":"),
-    labels = side === "target" && trace.document.source ? trace.labels.next : trace.labels[side];
-  const shift = side === "target" && !trace.document.source ? 1 : 0; // a language model writes the word after the one it reads
-  const names = places
-    .split(",")
-    .map((place) => (shift ? trace.labels.next : labels)[place] ?? "")
-    .join("")
-    .replaceAll("·", "");
-  return `${names} ${told(trace, said)}`;
+    { source, target } = trace.document;
+  const tokens = side === "target" ? target.next : source.tokens; // a language model writes the word after the one it reads
+  const own = mended(places.split(",").map((place) => tokens[place] ?? ""));
+  return `${shown(own.join(""))} ${told(trace, said)}`;
 }
 
 /** Words as buttons in a running text; spaces and line breaks stay between them. */
@@ -119,8 +120,8 @@ function inParts(app, side, texts, now) {
 function sourceWords(app) {
   const { trace } = app.session,
     { source } = trace.document;
-  return running(wordsOf(source.tokens, source.words), ({ places }, text) =>
-    wordButton(app, "source", places, places, unescaped(text), { class: source.special[places[0]] ? "special" : "" }),
+  return running(wordsOf(mended(source.tokens), source.words), ({ places }, text) =>
+    wordButton(app, "source", places, places, text, { class: source.special[places[0]] ? "special" : "" }),
   );
 }
 
@@ -128,7 +129,7 @@ const BROKEN = /\ufffd|\\x[0-9a-f]{2}/; // a token that is part of a character
 
 /** Words of an output with their probabilities: those of their tokens multiplied. */
 export function sureWords(tokens, logs, numbers, text) {
-  const words = wordsOf(tokens, numbers);
+  const words = wordsOf(mended(tokens), numbers);
   for (const word of words)
     word.probability = Math.exp(word.places.reduce((total, place) => total + (logs[place] ?? -Infinity), 0));
   return words.some((word) => BROKEN.test(word.text)) ? spelled(words, text) : words;
@@ -220,7 +221,7 @@ function copying(text) {
 function prompt(app, trace) {
   if (!trace) return app.state.text;
   const { target } = trace.document,
-    given = { tokens: target.tokens.slice(0, target.given), words: target.words.slice(0, target.given) };
+    given = { tokens: mended(target.tokens.slice(0, target.given)), words: target.words.slice(0, target.given) };
   return running(wordsOf(given.tokens, given.words), ({ places }, text) =>
     wordButton(app, "target", places, places, text, { class: target.special[places[0]] ? "special" : "" }),
   );
@@ -286,8 +287,8 @@ function tokenTable(app, found) {
       found.ended && found.log_probabilities.length > found.tokens.length
         ? [...found.tokens, trace?.document.target?.next.at(-1) ?? "<end>"]
         : found.tokens;
-    const rows = tokens.map((token, place) => [
-      shown(token),
+    const rows = names(tokens).map((name, place) => [
+      name,
       fixed(Math.exp(found.log_probabilities[place])),
       fixed(found.log_probabilities[place]),
       trace ? told(trace, `target:${place + given - 1}`).replace(/^looked at /, "") : "",

@@ -5,7 +5,6 @@ import { bars, nothing, stage } from "./cards.js";
 import { aside, button, choice, count, el, fixed, intro, working } from "./dom.js";
 import { attentionStages, feedforwardStages, normStage, onward } from "./sublayer.js";
 import { cellOf, insideHead } from "./picks.js";
-import { shown } from "./trace.js";
 import { trouble } from "./trouble.js";
 
 export const inside = { draw };
@@ -14,6 +13,8 @@ const WHY = [
   "A word is a vector. In each layer it looks at the other words (attention), takes in what it found (add & norm), and is worked on by itself (feed-forward). What comes out has the shape of what went in, so layers can be stacked.",
   "Vectors are rounded to half precision on their way here. Blue is above 0, orange below; the strips of one stage share a scale.",
 ];
+
+const MANY = 8; // words that a row has room for in half a sheet of paper
 
 /** Where we are: the stack, layer and head (from 0), and the word's position. */
 function place(app) {
@@ -99,7 +100,7 @@ function stages(app, deep, here) {
       contents(parts),
       el(
         "div",
-        { class: "path" },
+        { class: Math.max(...Object.values(trace.labels).map((own) => own.length)) > MANY ? "path long" : "path" },
         parts.flatMap(([title, cards]) => [el("h2", { text: title }), ...cards]),
       ),
     ),
@@ -163,7 +164,7 @@ function transformer(app, deep, here, vectors, row) {
 function incoming(app, deep, here, vectors, row, own) {
   const { model, document } = deep,
     { tokens, ids } = document[here.side],
-    token = shown(tokens[here.at]);
+    token = app.session.trace.plain[here.side][here.at];
   if (here.layer > 0) {
     const values = own?.input ? read(own.input).row(row) : null;
     return [
@@ -307,12 +308,7 @@ function logits(trace, here) {
     });
   }
   if (at < 0) return stage({ name: "logits", title: "Logits", says: "At this place nothing is predicted." });
-  const rows = output.tokens[at].slice(0, 6).map((token, rank) => ({
-    name: shown(token),
-    value: output.probabilities[at][rank],
-    chosen: output.chosen?.[at]?.id === output.ids[at][rank],
-    title: `logit ${fixed(output.logits[at][rank])}`,
-  }));
+  const rows = trace.candidates(at).slice(0, 6);
   return stage({
     name: "logits",
     title: "Logits and softmax",
@@ -325,7 +321,7 @@ function logits(trace, here) {
 
 function recurrent(app, deep, here, vectors, row) {
   const { model, document } = deep,
-    token = shown(document[here.side].tokens[here.at]),
+    token = app.session.trace.plain[here.side][here.at],
     cards = [],
     weights = app.session.trace.weights("cross", 0, 0);
   cards.push(

@@ -183,7 +183,7 @@ class App {
     main.className = `view-${view}`;
     main.setAttribute("aria-label", VIEWS[view]);
     main.setAttribute("aria-busy", String(this.session.working));
-    main.replaceChildren(...content(this, DRAWN[view]));
+    main.replaceChildren(...content(this, DRAWN[view]).filter((own) => own !== null));
     document.title = [this.state.text.slice(0, 60), VIEWS[view], "regard"].filter(Boolean).join(" · ");
     this.focus = null;
     for (const { label, left, top } of scrolled)

@@ -2,8 +2,7 @@
 
 import { bars } from "./cards.js";
 import { aside, button, el, fixed, formula, intro, say, short, table } from "./dom.js";
-import { fate, textOf, tree } from "./tree.js";
-import { shown } from "./trace.js";
+import { fate, nameOf, textOf, tree } from "./tree.js";
 
 export const steps = { draw };
 
@@ -87,7 +86,7 @@ function says(trace) {
 }
 
 /** Why a greedy search wrote a word that is not the first here: the numbers that it went by, where they are known. */
-function though(trace, chosen, step) {
+function though(trace, chosen, name, step) {
   const search = trace.document.search;
   if (search?.method !== "greedy" || !chosen?.rank) return null;
   const { written_in: precision } = trace.model,
@@ -95,7 +94,7 @@ function though(trace, chosen, step) {
   const known = own ? `: there it had ${fixed(Math.exp(own.log_probability))}` : "";
   return el("p", {
     class: "aside",
-    text: `${shown(chosen.token)} is not the most probable here. It was chosen by the pass that wrote${precision ? `, in ${precision}` : ""}${known}.`,
+    text: `${name} is not the most probable here. It was chosen by the pass that wrote${precision ? `, in ${precision}` : ""}${known}.`,
   });
 }
 
@@ -155,15 +154,11 @@ function candidates(app, step) {
       soFar,
       el("p", { text: "Their probabilities are not in this trace." }),
     );
-  const chosen = output.chosen?.[at];
-  const rows = output.tokens[at].map((token, rank) => ({
-    name: shown(token),
-    value: output.probabilities[at][rank],
-    chosen: output.ids[at][rank] === chosen?.id,
-    title: `logit ${fixed(output.logits[at][rank])}`,
-  }));
+  const chosen = output.chosen?.[at],
+    name = trace.plain.next[place],
+    rows = trace.candidates(at);
   if (chosen && chosen.rank >= rows.length)
-    rows.push({ name: `${shown(chosen.token)} (rank ${chosen.rank + 1})`, value: chosen.probability, chosen: true });
+    rows.push({ name: `${name} (rank ${chosen.rank + 1})`, value: chosen.probability, chosen: true });
   const rest = 1 - rows.reduce((total, row) => total + row.value, 0);
   rows.push({ name: "all others", value: Math.max(0, rest) });
   return el(
@@ -172,7 +167,7 @@ function candidates(app, step) {
     el("h2", { text: "Candidates" }),
     soFar,
     bars(`Candidates at position ${step + 1}`, "word", rows),
-    though(trace, chosen, step),
+    though(trace, chosen, name, step),
     el(
       "p",
       { class: "facts" },
@@ -213,7 +208,7 @@ function picked(app, search) {
   const own = search.nodes[app.state.node];
   if (!own || own.parent === null) return null;
   const way = [
-    `log P ${fixed(own.total)} = ${fixed(search.nodes[own.parent].total)} before + ${fixed(own.log_probability)} for ${shown(own.token)}`,
+    `log P ${fixed(own.total)} = ${fixed(search.nodes[own.parent].total)} before + ${fixed(own.log_probability)} for ${nameOf(search.nodes, app.state.node)}`,
   ];
   if (own.rank !== undefined) way.push(`ordered by ${fixed(own.rank)}`);
   if (own.chance !== undefined) way.push(`drawn with chance ${fixed(own.chance)}`);
@@ -251,7 +246,7 @@ function fates(app, search, position, pick) {
 
 /** Models that read take one step: from logits to probabilities. */
 function atOnce(trace) {
-  const { output, source } = trace.document;
+  const { output } = trace.document;
   const says = intro("at-once", "This model reads a text at once, so there is one step: its logits, and softmax over them.", [
     "An encoder sees all words together, those before and those after. Only a decoder writes one word after the other.",
   ]);
@@ -259,12 +254,8 @@ function atOnce(trace) {
   const cards = output.labels
     ? [["The labels", output.labels.map((name, at) => [name, fixed(output.logits[at]), fixed(output.probabilities[at])])]]
     : output.places.map((place, at) => [
-        `For ${source.tokens[place].trim()} at position ${place}`,
-        output.tokens[at].map((token, rank) => [
-          shown(token),
-          fixed(output.logits[at][rank]),
-          fixed(output.probabilities[at][rank]),
-        ]),
+        `For ${trace.plain.source[place]} at position ${place}`,
+        trace.candidates(at).map(({ name, value }, rank) => [name, fixed(output.logits[at][rank]), fixed(value)]),
       ]);
   return [
     says,

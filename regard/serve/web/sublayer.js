@@ -5,6 +5,7 @@ import { shade, signed, tinted } from "./colour.js";
 import { button, el, fixed } from "./dom.js";
 import { named, nothing, rowOf, stage } from "./cards.js";
 import { span } from "./draw.js";
+import { kindOf } from "./picks.js";
 
 /** The norm before a sub-layer, where it stands there: {cards, read}. */
 function before(model, name, x, norm) {
@@ -86,10 +87,9 @@ export function attentionStages(app, deep, { kind, layer, head, place, x, own, p
     cards.push(vectorsStage(model, name, kind, head, { q, k, v, axes, place }));
     cards.push(scoresStage(model, name, { q, k, scores, axes, place, key, pick }));
     cards.push(maskStage(name, { scores, mask, axes, place, key, pick }));
-    const shows =
-      app.state.head > 0 || record.heads.length === 1
-        ? "This is the row"
-        : "Its row is averaged with those of the other heads in the one";
+    const single = app.state.head > 0 || record.heads.length === 1,
+      row = single ? "This is the row" : "Its row is averaged with those of the other heads in the one",
+      shows = kind === kindOf(app) ? `${row} that Attention shows.` : "";
     cards.push(softmaxStage(name, { scores, mask, weights, axes, key, pick, shows }));
     cards.push(sumStage(name, { weights, v, axes }));
     cards.push(joinedStage(base, record, name, { kind, layer, at, head, place }));
@@ -178,7 +178,7 @@ function softmaxStage(name, { scores, mask, weights, axes, key, pick, shows }) {
     title: "Softmax",
     formula: "wᵢ = exp(sᵢ) / Σ exp(sⱼ)",
     shape: `(${weights.length}), sum ${fixed(sum(weights))}`,
-    says: `The scores become weights: none below 0, together 1. ${shows} that Attention shows.`,
+    says: `The scores become weights: none below 0, together 1. ${shows}`.trim(),
     body: rowOf("Weights", axes.columns, lines, key, pick),
   });
 }

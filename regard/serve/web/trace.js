@@ -14,51 +14,60 @@ export function shown(token, goesOn = false) {
   return (goesOn ? "·" : "") + text;
 }
 
-const BYTES = /(?:\\x[0-9a-f]{2})+/g; // of characters that no token has as a whole
-const RAISED = [..."⁰¹²³⁴⁵⁶⁷⁸⁹"];
-const UNSEEN = /^[\p{C}\p{M}\p{Z}]/u;
+const LETTER = /\\x([89a-f][0-9a-f])|[^]/gu; // bytes of characters that no token has as a whole are written as \\xf0
+const RAISED = [..."⁰¹²³⁴"];
+export const MOST_PARTS = 4; // of a character
+const UNSEEN = /^[\p{C}\p{M}\p{Z}]/u,
+  MARK = /^\p{M}/u;
 
-/** A text in which bytes are written as \\xf0, with the characters that they make. */
-export function unescaped(text) {
-  return text.replace(BYTES, (own) => new TextDecoder().decode(Uint8Array.from(numbersOf(own))));
-}
-
-function numbersOf(escaped) {
-  return [...escaped.matchAll(/[0-9a-f]{2}/g)].map(([digits]) => parseInt(digits, 16));
-}
-
-/** Names of tokens that are parts of characters: the character, and which of its parts it is. */
-function spelt(tokens) {
-  const found = tokens.map(() => null),
-    isPart = tokens.map((token) => new RegExp(`^(?:${BYTES.source})$`).test(token));
-  for (let place = 0; place < tokens.length; place += 1) {
-    if (!isPart[place]) continue;
-    const bytes = [];
-    let [end, character] = [place, ""];
-    while (end < tokens.length && isPart[end] && bytes.length < 4 && !character) {
-      bytes.push(...numbersOf(tokens[end]));
-      end += 1;
-      character = whole(bytes);
-    }
-    if (!character) continue; // what is no character of its own stays bytes
-    const name = UNSEEN.test(character) ? `U+${character.codePointAt(0).toString(16).toUpperCase()}` : character;
-    for (let at = place; at < end; at += 1) found[at] = name + (end - place > 1 ? RAISED[at - place + 1] : "");
-    place = end - 1;
+/** Tokens letter by letter: {text, places}; bytes that make a character together are one, whatever tokens they are in, and `made`. */
+function letters(tokens) {
+  const all = tokens.flatMap((token, place) =>
+    [...token.matchAll(LETTER)].map(([text, digits]) => ({ text, place, byte: digits ? parseInt(digits, 16) : 0 })),
+  );
+  const found = [];
+  let at = 0;
+  while (at < all.length) {
+    const { byte, text, place } = all[at],
+      own = byte ? all.slice(at, at + (byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2)) : [],
+      character = byte && whole(own.map((each) => each.byte));
+    if (character) found.push({ text: character, places: [...new Set(own.map((each) => each.place))], made: true });
+    else found.push({ text, places: [place], made: false }); // what is no character of its own stays bytes
+    at += character ? own.length : 1;
   }
   return found;
 }
 
 function whole(bytes) {
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(bytes));
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
   } catch {
     return "";
   }
 }
 
-function names(tokens, words) {
-  const parts = spelt(tokens);
-  return tokens.map((token, place) => parts[place] ?? shown(token, place > 0 && words[place] === words[place - 1]));
+/** The same text in as many tokens, without bytes: a character stands in the first of its tokens. */
+export function mended(tokens) {
+  if (!tokens.some((token) => token.includes("\\x"))) return tokens;
+  const texts = tokens.map(() => "");
+  for (const { text, places } of letters(tokens)) texts[places[0]] += text;
+  return texts;
+}
+
+/** Names of tokens; one that is part of a character bears the character, and which of its parts it is. */
+export function names(tokens, words = null) {
+  const texts = tokens.map(() => ""),
+    begun = tokens.map(() => false); // with a part of a character
+  for (const { text, places, made } of letters(tokens))
+    places.forEach((place, part) => {
+      if (!texts[place]) begun[place] = made;
+      const unseen = made && UNSEEN.test(text) && !(MARK.test(text) && texts[place].trim());
+      texts[place] += unseen ? `U+${text.codePointAt(0).toString(16).toUpperCase()}` : text;
+      if (places.length > 1) texts[place] += RAISED[part + 1];
+    });
+  return texts.map((text, place) =>
+    shown(text, words !== null && !begun[place] && place > 0 && words[place] === words[place - 1]),
+  );
 }
 
 /** Tokens joined to words: [{text, places}]. */
@@ -83,8 +92,10 @@ export class Trace {
   constructor(document) {
     this.document = document;
     this.model = document.model;
+    // With dots before what goes on with a word, and without.
     this.labels = { source: [], target: [], next: [] };
     const { source, target } = document;
+    this.plain = { source: names(source?.tokens ?? []), target: names(target?.tokens ?? []), next: names(target?.next ?? []) };
     if (source) this.labels.source = names(source.tokens, source.words);
     if (target) {
       this.labels.target = names(target.tokens, target.words);
@@ -181,6 +192,20 @@ export class Trace {
     if (this.apart < SAME)
       return traced && traced === written ? `The answer was written in ${written}, and so is what is shown here.` : "";
     return `The answer was written ${written ? `in ${written}` : "in one pass"}; what is shown here is a second pass over it${traced ? `, in ${traced}` : ""}, in which the probabilities of its words differ by up to ${fixed(this.apart)}.`;
+  }
+
+  /** What was probable at one of the places that were predicted: [{name, value, chosen, title}], the most probable first. */
+  candidates(at) {
+    const { output, target } = this.document,
+      place = output.places[at],
+      chosen = output.chosen?.[at]?.id;
+    const before = target?.tokens.slice(Math.max(0, place - MOST_PARTS + 2), place + 1) ?? []; // where parts of a character may stand
+    return output.tokens[at].map((token, rank) => ({
+      name: output.ids[at][rank] === chosen ? this.plain.next[place] : names([...before, token]).at(-1),
+      value: output.probabilities[at][rank],
+      chosen: output.ids[at][rank] === chosen,
+      title: `logit ${fixed(output.logits[at][rank])}`,
+    }));
   }
 
   /** Why a part is not here. */

@@ -1,7 +1,7 @@
 // The tree of everything that was looked at, growing from left to right: a column for each position, the most probable at the top.
 
 import { el, fixed, svg } from "./dom.js";
-import { shown, unescaped } from "./trace.js";
+import { MOST_PARTS, mended, names } from "./trace.js";
 import { whenSized } from "./draw.js";
 
 const WIDE = 136,
@@ -44,7 +44,20 @@ export function wayTo(nodes, index) {
 }
 
 export function textOf(nodes, index) {
-  return unescaped(wayTo(nodes, index).join("")).trim() || "∅";
+  return mended(wayTo(nodes, index)).join("").trim() || "∅";
+}
+
+/** The name of a node's token: in the answer as part of it, elsewhere after what was written before. */
+export function nameOf(nodes, index) {
+  const way = wayTo(nodes, index),
+    whole = nodes[index].best
+      ? wayTo(
+          nodes,
+          nodes.findLastIndex(({ best }) => best),
+        )
+      : way;
+  const from = Math.max(0, way.length - MOST_PARTS);
+  return names(whole.slice(from, way.length + MOST_PARTS - 1))[way.length - 1 - from];
 }
 
 /** The tree up to some position, of which `now` is shown; `pick(index)` when a node is chosen. */
@@ -103,7 +116,7 @@ function node(search, { node: own, index, column, row }, parent, isPicked, pick)
   const classes = [own.state, own.best && "best", isPicked && "picked"].filter(Boolean).join(" ");
   const parts = [
     svg("rect", { x, y, width: BOX, height: HIGH - 4 }),
-    svg("text", { x: x + 6, y: y + 12, text: clipped(column ? shown(own.token) : "start") }),
+    svg("text", { x: x + 6, y: y + 12, text: clipped(column ? nameOf(search.nodes, index) : "start") }),
   ];
   if (column) parts.push(svg("text", { class: "figure", x: x + 6, y: y + 23, text: figures(own) }));
   if (parent) {

@@ -85,6 +85,18 @@ def test_the_answer_is_text(visit: Visit, site: Live) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == said
 
 
+def test_a_double_click_selects_and_picks_once(visit: Visit) -> None:
+    page = visit.open(text=LOVE, to="it")
+    second = page.locator(".output").get_by_role("button").nth(1)
+    word = second.inner_text()
+    second.dblclick()
+    page.locator(".output [aria-pressed=true]").wait_for()
+    page.wait_for_timeout(200)
+    assert page.evaluate("String(getSelection())").strip() == word
+    assert texts(page.locator(".output [aria-pressed=true]")) == [word]
+    assert "target=1" in page.url
+
+
 def test_nothing_but_words_under_a_continuation(visit: Visit) -> None:
     page = visit.open(model="writer", text="the cat", length=5)
     page.locator("section", has_text="Token by token").locator("tbody tr").first.wait_for()
@@ -104,19 +116,6 @@ def test_a_filled_word_is_marked_within_a_word(visit: Visit) -> None:
     page = visit.open(model="guesser", text="say my [MASK], lord")
     assert texts(page.locator(".output .sure")) == ["my,"]
     assert page.locator(".output").inner_text() == found["text"]
-
-
-def test_characters_that_no_token_has(visit: Visit) -> None:
-    text = "I love \N{CAT} and ខ."
-    page = visit.open(text=text, to="it")
-    source = page.locator(".input").inner_text()
-    assert "\\x" not in source
-    assert text.removesuffix(".") in " ".join(source.split())
-    page.keyboard.press("2")
-    page.locator(".weights").wait_for()
-    names = texts(page.locator("#sentence .strip-row").first.get_by_role("button"))
-    assert [name for name in names if "\N{CAT}" in name] == [f"\N{CAT}{place}" for place in "¹²³⁴"]
-    assert texts(page.locator(".weights thead th span"))[1:-1] == names
 
 
 def test_something_happens_at_once(visit: Visit) -> None:

@@ -82,6 +82,7 @@ def test_from_an_average_to_the_head_that_is_asked_for(visit: Visit) -> None:
     row = page.locator("#stage-cross-softmax tbody tr").last.locator("td")
     assert number(row.nth(4).inner_text()) == weights[2]
     assert "This is the row that Attention shows" in page.locator("#stage-cross-softmax").inner_text()
+    assert "Attention shows" not in page.locator("#stage-self-softmax").inner_text()  # but cross-attention's
     page.evaluate("scrollTo(0, 500)")
     page.wait_for_timeout(150)
     page.keyboard.press("2")
@@ -96,6 +97,11 @@ def test_from_an_average_to_the_head_that_is_asked_for(visit: Visit) -> None:
     page.goto(visit.address + "#/inside?model=translator&to=it&text=Hello.&layer=3")
     visit.settled()
     assert "averaged with those of the other heads" in page.locator("#stage-cross-softmax").inner_text()
+    assert "Attention shows" not in page.locator("#stage-self-softmax").inner_text()
+    page.goto(visit.address + "#/inside?model=translator&to=it&text=Hello.&layer=3&head=2&kind=decoder")
+    visit.settled()
+    assert "This is the row that Attention shows" in page.locator("#stage-self-softmax").inner_text()
+    assert "Attention shows" not in page.locator("#stage-cross-softmax").inner_text()
 
 
 def test_lights_show_what_the_table_shows(visit: Visit) -> None:
@@ -119,6 +125,16 @@ def test_lights_show_what_the_table_shows(visit: Visit) -> None:
         assert any(lights), page.locator("body").inner_text()
         assert all(own in (None, cell) for own, cell in zip(lights, cells, strict=True)), kind
         assert f"layer {layer}, {f'head {head}' if head else 'average of all heads'}" in page.locator(".strip-light").inner_text()
+        page.keyboard.press("4")
+        visit.settled()
+        row = page.locator(f"#stage-{'cross' if kind == 'cross' else 'self'}-softmax tbody tr").last.locator("td")
+        row.first.wait_for()
+        page.locator("h1").hover()
+        cells, lights = row.evaluate_all("all => all.map((cell) => cell.style.backgroundColor)"), page.evaluate(strip, side)
+        assert len(cells) == len(lights)
+        assert any(lights), kind
+        assert all(own in (None, cell) for own, cell in zip(lights, cells, strict=True)), kind
+        assert f"layer {layer}, head {head or 1}" in page.locator(".strip-light").inner_text()  # an average can't be looked inside
     page = visit.open(text=LOVE, to="it", target=0)
     page.locator("h1").hover()
     lights = [own for own in page.locator(".input [role=button]").evaluate_all("all => all.map((own) => own.style.backgroundColor)") if own]
@@ -139,6 +155,14 @@ def test_a_recurrent_model_has_no_dot_product(visit: Visit) -> None:
     page.get_by_role("button", name="The context").click()
     visit.settled()
     assert page.evaluate("document.activeElement.id") == "stage-context"
+    page.keyboard.press("1")
+    page.locator(".output").wait_for()
+    visit.settled()
+    page.locator(".intro .why summary").click()
+    page.locator(".intro .why p").first.wait_for()
+    why = page.locator(".intro .why").inner_text()
+    assert "additive attention" in why
+    assert not re.search("queries|keys|heads|layer", why)
 
 
 def test_lines_and_the_grid(visit: Visit) -> None:

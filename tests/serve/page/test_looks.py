@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tests.serve.live import Live
 from tests.serve.page.visit import LOVE, VIEWS, Visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 CONTRAST = """() => {
   const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
@@ -89,6 +93,47 @@ def test_on_paper(visiting: Callable[..., Visit], site: Live) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator(".weights .picked-word + td").first.evaluate("own => getComputedStyle(own).backgroundColor") == dark
+
+
+CUT = """() => [...document.querySelectorAll(".card")].flatMap((card) => [...card.querySelectorAll("table, canvas, p")]
+  .filter((own) => own.getBoundingClientRect().right > card.getBoundingClientRect().right + 0.5)
+  .map((own) => own.outerHTML.slice(0, 80)))"""
+SHEET = 1122 - 24 / 25.4 * 96  # the height of A4 within its margins
+BETWEEN_SHEETS = """(card, sheet) => {
+  const made = (height) => Object.assign(document.createElement("div"), { style: `height: ${height}px` });
+  card = card.closest(".card");
+  const { top, height } = card.getBoundingClientRect();
+  while (card.nextSibling) card.nextSibling.remove();
+  card.before(made((2 * sheet - top - scrollY - height / 2) % sheet));
+  card.after(made(sheet - 0.8 * height));
+}"""
+
+
+def pages(page: Page) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4")))
+
+
+def test_sheets_of_paper(visit: Visit) -> None:
+    """Inside takes few, and what fits on one is not cut over two, nor at its edge."""
+    page = visit.page
+    page.set_viewport_size({"width": 718, "height": 1000})
+    page.emulate_media(media="print")
+    for view, said, most in (
+        ("answer", {}, 1),
+        ("attention", {}, 1),
+        ("steps", {"target": 2}, 2),
+        ("inside", {"target": 1, "layer": 3}, 3),
+    ):
+        page = visit.open(view, text=LOVE, to="it", **said)
+        assert page.evaluate(CUT) == [], view
+        assert page.evaluate("document.documentElement.scrollHeight") / SHEET <= pages(page) <= most, view
+    for name in ("Alternatives, best first", "Every token"):
+        page = visit.open(text=LOVE, to="it")
+        card = page.get_by_role("region", name=name)
+        assert card.evaluate("own => own.closest('.card').offsetHeight") < SHEET / 2
+        # Half of it would fit on the first sheet, and what follows on the second: but it goes to the second as a whole.
+        card.evaluate(BETWEEN_SHEETS, SHEET)
+        assert pages(page) == 3, name
 
 
 def test_the_scale_is_even(visit: Visit) -> None:

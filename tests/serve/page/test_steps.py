@@ -67,6 +67,22 @@ def test_only_what_the_numbers_bear_out_is_said_of_a_greedy_search(visit: Visit,
         assert page.locator(".card .aside").count() == 0
 
 
+def test_where_no_precision_is_known_nothing_is_said(visit: Visit) -> None:
+    def changed(route: Any) -> None:
+        found = route.fetch().json()
+        found["model"] |= {"written_in": None, "traced_in": None}
+        if found.get("output"):
+            found["answer"]["log_probabilities"] = [math.log(chosen["probability"]) for chosen in found["output"]["chosen"]]
+        route.fulfill(json=found)
+
+    visit.page.route("**/api/trace", changed)
+    for view, wanted in (("attention", ".weights td"), ("steps", ".tree"), ("inside", "#stage-cross-scores")):
+        page = visit.open(view, text=LOVE, to="it")
+        page.locator(wanted).first.wait_for()
+        assert page.locator(".aside").count() == 0
+        assert page.evaluate("[...document.getElementById('view').childNodes].map((own) => own.nodeType)").count(3) == 0
+
+
 def test_a_trace_says_its_precision(site: Live) -> None:
     model = document(site, model="translator", text=LOVE, to="it", parts=["weights"])["model"]
     assert {model["written_in"], model["traced_in"]} <= {"int8", "float32"}

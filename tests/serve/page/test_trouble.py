@@ -56,7 +56,7 @@ def test_what_could_not_be_had_is_asked_for_again(visit: Visit) -> None:
 
 def test_a_server_that_wants_a_key(visiting: Callable[..., Visit], models: dict[str, Model]) -> None:
     """The form has the focus, takes any characters, says where a key was not taken, and stands in every view."""
-    with Live(models, Settings(api_key="sésame, ouvre-toi €")) as locked:
+    with Live(models, Settings(api_key="sésame, ouvre-toi € là")) as locked:
         visit = visiting(locked.address + "/", width=320)
         page = visit.page
         page.goto(f"{locked.address}/#/runs")
@@ -71,7 +71,7 @@ def test_a_server_that_wants_a_key(visiting: Callable[..., Visit], models: dict[
             assert "not taken" in page.locator(".refused").inner_text()
         page.reload()
         page.locator("[data-key=api-key]:focus").wait_for()
-        page.keyboard.type("sésame, ouvre-toi €")
+        page.keyboard.type("sésame, ouvre-toi € là")
         page.keyboard.press("Enter")
         page.locator(".empty pre").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -79,7 +79,7 @@ def test_a_server_that_wants_a_key(visiting: Callable[..., Visit], models: dict[
         page.locator(".output").wait_for()
         page.evaluate("sessionStorage.clear()")
         page.reload()
-        page.get_by_label("API key").fill("sésame, ouvre-toi €")
+        page.get_by_label("API key").fill("sésame, ouvre-toi € là")
         page.get_by_label("API key").press("Enter")
         page.locator(".output").wait_for()
         visit.settled()
