@@ -38,8 +38,10 @@ def import_(
     A Hugging Face folder, a GGUF file (Llama-type models, quantised or not), or a llama2.c file: what it is shows by itself.
     """
     from regard.bundle import TOKENIZER, read_config
+    from regard.training.lock import refuse_others
     from regard.view.summary import describe, summarise
 
+    refuse_others(out)
     _import(source, out, tokenizer, precision)
     if not (out / TOKENIZER).is_file():
         print(f"regard: {source} has no {TOKENIZER}, so the bundle takes token ids, not text", file=sys.stderr)

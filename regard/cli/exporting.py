@@ -54,7 +54,9 @@ def export(
     from regard.evaluation.metrics import finite
     from regard.interop.export import export as write
     from regard.shipped import find_bundle
+    from regard.training.lock import refuse_others
 
+    refuse_others(out)
     sentences: list[str] = []
     if check is not None:
         with Messages() as messages:

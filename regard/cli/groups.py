@@ -71,6 +71,8 @@ def arrange(app: typer.Typer) -> None:
         examples = GROUPS[panels[name]][name]
         command.epilog = "\n\n".join((f"Example{'s' * (len(examples) > 1)}:", *(one.replace("[", r"\[") for one in examples)))
     for group in app.registered_groups:
-        group.rich_help_panel = panels[str(group.name)]
+        group.rich_help_panel, group.cls = panels[str(group.name)], Verbs
+        for command in group.typer_instance.registered_commands if group.typer_instance is not None else ():
+            command.cls = Verb
     app.registered_commands.sort(key=lambda command: order.index(name_of(command)))
     app.info.cls = Verbs

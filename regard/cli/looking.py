@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.app import Format, FormatOption, app
-from regard.cli.options import Device
+from regard.cli.options import Device, Precision, PrecisionName
 
 
 @app.command()
@@ -59,6 +59,7 @@ def check(
     model: Annotated[Path, typer.Argument(help="The folder of a bundle or of its run, or one that comes with regard.")],
     format: FormatOption = Format.TEXT,
     device: Device = None,
+    precision: Precision = PrecisionName.AUTO,
 ) -> None:
     """Try the laws that every model keeps on one bundle: cached = uncached, batch-invariant, score = rescoring, saved = loaded, …
 
@@ -69,7 +70,7 @@ def check(
     from regard.door import check as laws
     from regard.evaluation.metrics import finite
 
-    found = laws.check(model, device=device)
+    found = laws.check(model, device=device, precision=precision.value)
     broken = [law.name.partition(":")[0] for law in found if not law.holds]
     if format is Format.JSON:
         print(json.dumps(finite({"model": str(model), "holds": not broken, "laws": [law.as_json() for law in found]}), indent=2))

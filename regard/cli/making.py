@@ -66,7 +66,7 @@ def train(
     else:
         raise typer.BadParameter("give a recipe, or --task and --train")
     try:
-        print(run_recipe(wanted, out, root=data_dir, resume=resume))
+        print(run_recipe(wanted, out, root=data_dir, resume=resume, unguided=recipe is None))
     except StoppedError as stopped:
         print(f"regard: {stopped}; go on with: regard train --resume --out {out}", file=sys.stderr)
         sys.exit(130)

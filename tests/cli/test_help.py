@@ -6,7 +6,9 @@ import re
 import shlex
 
 import pytest
+import typer
 
+from regard.cli import app
 from regard.cli.groups import GROUPS
 from tests.cli.running import run
 
@@ -27,7 +29,6 @@ def test_verbs_come_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples_are_of_the_verb(verb: str, examples: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     shown = run(verb, "--help").out
-    assert "<bool>" not in shown
     for example in examples:
         assert example in shown
         words = shlex.split(example)
@@ -35,5 +36,22 @@ def test_examples_are_of_the_verb(verb: str, examples: tuple[str, ...], monkeypa
         assert all(re.search(rf"{word}\b", shown) for word in words if word.startswith("--"))
 
 
-def test_switches_take_nothing() -> None:
-    assert "<bool>" not in run("--help").out
+def names(command: typer.core.TyperGroup | typer.core.TyperCommand) -> list[tuple[str, ...]]:
+    """All commands, those in groups too: what is typed for each after `regard`."""
+    inner = command.commands.items() if isinstance(command, typer.core.TyperGroup) else ()
+    return [(), *((name, *rest) for name, other in inner for rest in names(other))]  # type: ignore[arg-type]
+
+
+ALL = names(typer.main.get_command(app))  # type: ignore[arg-type]
+
+
+def test_all_commands_are_walked() -> None:
+    assert {(), ("data",), ("data", "check"), ("translate",)} <= set(ALL)
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_switches_take_nothing(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    shown = run(*words, "--help").out
+    assert "--help" in shown
+    assert "<bool>" not in shown
