@@ -19,6 +19,7 @@ import regard
 from regard.cli import app
 from regard.errors import ConversionError
 from regard.interop.huggingface import import_folder
+from tests.closeness import assert_close
 from tests.interop.sentences import LINES, PROBES
 from tests.interop.test_tokenizers import folder_of
 
@@ -65,10 +66,10 @@ def test_a_sentence_encoder_pools_as_its_folder_says(inner: str, pooling: str, u
     import_folder(folder, tmp_path / "ours")
     model = regard.load(tmp_path / "ours", device="cpu")
     want = by_hand(folder / inner, PROBES, pooling, unit=unit, longest=12)
-    torch.testing.assert_close(model.embed(PROBES), want, atol=1e-5, rtol=1e-5)
+    assert_close(model.embed(PROBES), want, model.network)
     other = "first" if pooling == "mean" else "mean"
     asked = by_hand(folder / inner, LINES, other, unit=not unit, longest=12)
-    torch.testing.assert_close(model.embed(LINES, pooling=other, normalise=not unit), asked, atol=1e-5, rtol=1e-5)
+    assert_close(model.embed(LINES, pooling=other, normalise=not unit), asked, model.network)
 
 
 def test_a_text_past_the_models_length_is_cut_and_that_is_said(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_text_past_the_models_length_is_cut_and_that_is_said(tmp_path: Path) -
     model, said = regard.load(tmp_path / "ours", device="cpu"), []
     model.warn = said.append
     long = " ".join(["a"] * 40)
-    torch.testing.assert_close(model.embed(["a", long])[1], model.embed(" ".join(["a"] * 10)))
+    assert_close(model.embed(["a", long])[1], model.embed(" ".join(["a"] * 10)), model.network)
     assert said == [f"text 2: 40 tokens, and {model.name} reads 10; the rest was left out"]
 
 
@@ -130,18 +131,18 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_minilm_gives_the_same_vectors(minilm: tuple[Path, Path], tmp_path: Path) -> None:
     """From the command line, as JSON lines and as a matrix; and what means the same is nearer than what does not."""
     folder, out = minilm
+    model = regard.load(out, device="cpu")
     want = by_hand(folder, LINES, "mean", unit=True, longest=256)
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     arguments = ["embed", "--model", str(out), "--input", str(tmp_path / "lines.txt")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    torch.testing.assert_close(torch.tensor([json.loads(line) for line in result.stdout.splitlines()]), want, atol=1e-5, rtol=0)
+    assert_close(torch.tensor([json.loads(line) for line in result.stdout.splitlines()]), want, model.network)
     assert CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "vectors.npy")]).exit_code == 0
-    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "vectors.npy")).float(), want, atol=1e-5, rtol=0)
+    assert_close(torch.from_numpy(np.load(tmp_path / "vectors.npy")).float(), want, model.network)
     result = CliRunner().invoke(app, [*arguments, "--pooling", "first", "--no-normalise"])
     first = by_hand(folder, LINES, "first", unit=False, longest=256)
-    torch.testing.assert_close(torch.tensor([json.loads(line) for line in result.stdout.splitlines()]), first, atol=1e-4, rtol=1e-5)
-    model = regard.load(out, device="cpu")
+    assert_close(torch.tensor([json.loads(line) for line in result.stdout.splitlines()]), first, model.network)
     cat, kitten, tax = model.embed(["A cat sits outside.", "A kitten is out in the garden.", "The tax office opens at nine."])
     assert cat @ kitten > 0.5 > cat @ tax
 
@@ -155,7 +156,8 @@ def test_minilm_gives_the_same_vectors_for_a_thousand_real_sentences(minilm: tup
     with gzip.open(path, "rt", encoding="utf-8") as file:
         texts = [line.strip() for _, line in zip(range(1000), file, strict=False)]
     want = by_hand(folder, texts, "mean", unit=True, longest=256)
-    torch.testing.assert_close(regard.load(out, device="cpu").embed(texts), want, atol=1e-5, rtol=0)
+    model = regard.load(out, device="cpu")
+    assert_close(model.embed(texts), want, model.network)
 
 
 def test_a_bundle_from_before_sentence_encoders_still_loads(tmp_path: Path) -> None:
@@ -166,4 +168,4 @@ def test_a_bundle_from_before_sentence_encoders_still_loads(tmp_path: Path) -> N
     config.write_text(json.dumps({key: value for key, value in settings.items() if key not in ("normalised", "pooler_activation")}))
     model = regard.load(tmp_path / "ours", device="cpu")
     want = by_hand(folder, LINES, "first", unit=False, longest=128)
-    torch.testing.assert_close(model.embed(LINES), want, atol=1e-5, rtol=1e-5)
+    assert_close(model.embed(LINES), want, model.network)

@@ -25,6 +25,7 @@ from regard.nn.layers import Stack
 from regard.presets import preset
 from regard.shipped import shipped
 from regard.view.trace_json import array, as_json, decoded, size
+from tests.closeness import assert_close
 
 Models = Callable[[str], Model]
 TEXTS = {
@@ -118,9 +119,7 @@ def test_weights_are_those_of_the_formula_for_the_beams_choice(model: Models, bu
                 read = layer.attention_add.norm(x)
                 mine = trace.attention[kind].weights
                 assert mine is not None
-                torch.testing.assert_close(
-                    mine[number], attention_by_torch(layer, "attention", read, None, kind == "decoder"), atol=1e-5, rtol=0
-                )
+                assert_close(mine[number], attention_by_torch(layer, "attention", read, None, kind == "decoder"), network)
                 x = x + F.multi_head_attention_forward(
                     read[:, None], read[:, None], read[:, None], x.shape[-1], layer.attention.heads,
                     layer.attention.project.weight, layer.attention.project.bias, None, None, False, 0.0,
@@ -131,7 +130,7 @@ def test_weights_are_those_of_the_formula_for_the_beams_choice(model: Models, bu
                     cross = trace.attention["cross"].weights
                     assert cross is not None
                     expected = attention_by_torch(layer, "cross", layer.cross_add.norm(x), memory, False)
-                    torch.testing.assert_close(cross[number], expected, atol=1e-5, rtol=0)
+                    assert_close(cross[number], expected, network)
                     break  # one layer; the next would need the feed-forward too
                 x = layer.feedforward_add(x[None], layer.feedforward)[0]
             memory = stack.norm(x)
@@ -159,7 +158,7 @@ def test_every_layer_of_the_translator_that_ships() -> None:
                         weights = trace.attention[which].weights
                         assert weights is not None
                         expected = attention_by_torch(layer, name, x, keys, which == "decoder")
-                        torch.testing.assert_close(weights[own.layer], expected, atol=1e-5, rtol=0)
+                        assert_close(weights[own.layer], expected, network)
                         checked += 1
             if kind == "encoder":
                 last = trace.vectors["encoder"].layers[-1]
@@ -188,7 +187,7 @@ def test_the_alignment_is_the_models_own(model: Models) -> None:
         known = answered(model, name, attention=True).alignment
         found = traced(model, name, parts=()).alignment
         assert found is not None
-        torch.testing.assert_close(found, known)
+        assert_close(found, known, model(name).network)
     assert traced(model, "recurrent_plain").alignment is None
 
 
