@@ -30,8 +30,8 @@ def fit(model: Network) -> None:
     """Gives products of a packed model their ranges: always the same ones for the same weights.
 
     What falls out of a range may be cut off, so the largest rows have to be among those looked at: whatever stands first in a line and in
-    the vocabulary, where special tokens are. What reads a source has none, nor has an encoder alone: it works once, for all that is written
-    of it, so a scale for each row, which is finest, is worth what it costs.
+    the vocabulary, where special tokens are. What reads a source, once for all that is written of it, has a range only where nothing is
+    looked for: else a scale for each row, which is finest, is worth what it costs. So it is for an encoder alone.
     """
     if isinstance(model, Encoder):
         return
@@ -61,11 +61,10 @@ def fit(model: Network) -> None:
     read()
     write()  # now all products are there, which are made when they are first asked for
     own = set() if isinstance(model, LanguageModel) else _seen(model, read)
-    used = _seen(model, write)
+    _seen(model, write)
     for product in products_of(model):
-        if product in used - own:
-            product.fit()
-        else:
+        product.fit()
+        if product in own and not product.cuts:
             product.forget()
 
 

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.pack import Laid
-from regard.decoding.ready import Prepared, WrittenIn, prepare, uses_int8
+from regard.decoding.reading import uses_int8
+from regard.decoding.ready import Prepared, WrittenIn, prepare
 from regard.decoding.remember import Memory
 from regard.models import Network
 

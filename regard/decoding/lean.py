@@ -6,6 +6,7 @@ does watch (`record`, `using`), or reads many words at once, gets the stack itse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -144,15 +145,16 @@ class LeanAttention(Around):
         self.join: Product = attention.join.product  # type: ignore[assignment]
 
     def hidden(self, mask: Mask | None, bias: Tensor | None, like: Tensor) -> Tensor:
-        """What is added to the scores (rows × kv_heads, keys, queries) of all layers: minus infinity where nothing may be seen."""
+        """What is added to the scores (rows × kv_heads, queries, keys) of all layers: minus infinity where nothing may be seen."""
         if mask is not None and mask.visible is not None:
-            shut = torch.zeros(mask.visible.shape, dtype=like.dtype).masked_fill_(~mask.visible, float("-inf"))
+            shut = torch.where(mask.visible, 0.0, -math.inf).to(like.dtype)
             bias = shut if bias is None else bias + shut
         if bias is None:
             return like.new_zeros(1, 1, 1)
         rows, queries, _ = like.shape
-        wide = bias.expand(rows, self.heads, queries, -1).reshape(rows * self.kv_heads, self.together * queries, -1)
-        return wide.transpose(1, 2).contiguous()
+        if bias.shape[:2] == (1, 1) and rows == self.together == 1:  # the same for all heads
+            return bias[0]
+        return bias.expand(rows, self.heads, queries, -1).reshape(rows * self.kv_heads, self.together * queries, -1)
 
     def of_itself(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, place: Placement, shape: Shape) -> Tensor:
         """x (rows × queries, width) to the same. keys and values (rows, kv_heads, capacity, head_width): the new ones are written there."""
@@ -166,18 +168,23 @@ class LeanAttention(Around):
         keys[:, :, shape.start : end].copy_(key)
         values[:, :, shape.start : end].copy_(value)
         seen = keys.flatten(0, 1)[:, : shape.reach], values.flatten(0, 1)[:, : shape.reach]
-        return self._mixed(x, query, *seen, hidden, shape)
+        return self._mixed(x, query, *seen, hidden, shape, among_others=True)
 
     def of_memory(self, x: Tensor, memory: KeyValues, hidden: Tensor, shape: Shape) -> Tensor:
         query = self.project(self.enter(x)).view(shape.rows, shape.queries, self.heads, self.width)
         return self._mixed(x, query.transpose(1, 2), memory.key.flatten(0, 1), memory.value.flatten(0, 1), hidden, shape)
 
-    def _mixed(self, x: Tensor, query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, shape: Shape) -> Tensor:
-        """query (rows, heads, queries, head_width), keys and values (rows × kv_heads, length, head_width)."""
+    def _mixed(
+        self, x: Tensor, query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor, shape: Shape, *, among_others: bool = False
+    ) -> Tensor:
+        """query (rows, heads, queries, head_width), keys and values (rows × kv_heads, length, head_width).
+
+        `among_others`: between the slots that a hypothesis sees there are some that it does not, and which they are is for others to say.
+        So its weights are added up in float64, where no order of adding shows.
+        """
         query = query.reshape(-1, self.together * shape.queries, self.width)
-        # Keys times queries: a tall matrix times a narrow one, which is faster than the other way round.
-        scores = torch.baddbmm(hidden, keys, query.transpose(1, 2), alpha=self.scale)
-        mixed = torch.bmm(scores.transpose(1, 2).softmax(-1), values)
+        scores = torch.baddbmm(hidden, query, keys.transpose(1, 2), alpha=self.scale)
+        mixed = torch.bmm(scores.softmax(-1, torch.float64).float() if among_others else scores.softmax(-1), values)
         if shape.queries > 1:
             mixed = mixed.view(shape.rows, self.heads, shape.queries, self.width).transpose(1, 2)
         return self.leave(x, self.join(mixed.reshape(-1, self.query_rows)))

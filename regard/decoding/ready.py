@@ -13,6 +13,7 @@ from regard.decoding.fitting import fit
 from regard.decoding.lean import LeanStack
 from regard.decoding.pack import Laid, PackedDeembedder, PackedLinear, PackedProjection, Plain, aligned, packed
 from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
+from regard.decoding.reading import uses_int8
 from regard.decoding.verify import MEAN_KL, Verification, Walked, failure, said, verify
 from regard.errors import ConfigError
 from regard.models import LanguageModel, Network, Seq2Seq
@@ -169,10 +170,6 @@ def refuse_int8(model: Network) -> None:
         raise ConfigError(f"int8 is made from float32, and this model is in {str(model.dtype).removeprefix('torch.')}; load it in float32")
     if not available(Int8Product):
         raise ConfigError("this PyTorch has no int8 kernels for this CPU; take float32, or leave the precision out")
-
-
-def uses_int8(model: Network) -> bool:
-    return any(isinstance(getattr(module, "product", None), Int8Product) for module in model.modules())
 
 
 def precision_of(model: Network) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
+from regard.decoding import reading
 from regard.decoding.replay import Replayed, graphs_on, on, on_its_device
 from regard.decoding.rows import Search
 from regard.decoding.rules import Steering, nothing_left
@@ -56,7 +57,7 @@ def decode(
     _check(model, source, rules, prefixes, numbers)
     if tree is not None and source.ids.shape[0] != 1:
         raise ShapeError(f"a tree is of one source, and {source.ids.shape[0]} were given; decode them one by one")
-    memory = model.encode(source)
+    memory = reading.encode(model, source)
     samples = method.samples if isinstance(method, Sampling) else 1
     rows = torch.arange(source.ids.shape[0], device=model.device).repeat_interleave(samples)
     if samples > 1:
@@ -168,7 +169,7 @@ def stream(
     sampling = sampling or Sampling(temperature=0)
     _check(model, source, rules or Rules())
     with torch.inference_mode(), on(model):
-        memory = model.encode(source)
+        memory = reading.encode(model, source)
         search = make_search(model, memory.tokens, sampling, rules or Rules(), None, torch.zeros(1, dtype=torch.long, device=model.device))
         assert isinstance(search, Sampler)
         run = Run.begin(model, memory, search)
@@ -210,7 +211,7 @@ class Run:
         run = cls(model, search, real=memory.tokens.real)
 
         def start() -> Tensor:
-            run.state, logits = model.start(memory, search.limit if room is None else room, search.hypotheses)
+            run.state, logits = reading.start(model, memory, search.limit if room is None else room, search.hypotheses)
             return logits[:, None]
 
         run._choose(start)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Tokens
+from regard.decoding import reading
 from regard.decoding.kept import Kept, Kind, weights_of
 from regard.decoding.replay import on_its_device
 from regard.decoding.runner import APART, CHECK_EVERY, Run, make_search
@@ -22,6 +23,7 @@ from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Method, Rules, Sampling
 from regard.models import Generator, LanguageModel, Seq2Seq
 from regard.models.state import StackState
+from regard.nn.cache import in_whole_steps
 from regard.nn.tap import hooked
 
 LET_IN_AT = {"cpu": 8, "cuda": 4}  # the part of the seats that is let in together: reading a few at once is cheaper than one by one
@@ -119,7 +121,7 @@ class Table:
         tokens = Tokens.pad([asked.ids for asked in arrived], model.config.pad_token, device=device)
         numbers = torch.tensor([asked.number for asked in arrived], device=device) * APART  # it may go round, as in `decode`
         prefixes = [asked.prefix for asked in arrived] if self.size.begun else None
-        memory = model.encode(tokens)
+        memory = reading.encode(model, tokens)
         new = Run.begin(model, memory, make_search(model, memory.tokens, self.method, self.rules, prefixes, numbers), room=0)
         new.check()
         if self.run is None:
@@ -163,7 +165,10 @@ class Table:
         search.vacate(torch.arange(size.seats, device=model.device))
         # Whoever is done is noticed some positions later.
         capacity = int(SLACK * (given + room * hypotheses)) + CHECK_EVERY.get(model.device.type, 1) * hypotheses
-        return Run(model, search, _state(like).vacant(size.seats, capacity, size.read))
+        read = size.read
+        if model.device.type == "cpu":
+            capacity, read = in_whole_steps(capacity), in_whole_steps(read)
+        return Run(model, search, _state(like).vacant(size.seats, capacity, read))
 
     def _leave(self) -> None:
         """Nobody is left: whoever comes next finds the table as if it were new."""

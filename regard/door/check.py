@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -213,11 +213,9 @@ class _Writing(_Reading):
 
 
 def _together_in_int8(model: Model) -> Law:
-    """By the middle of all words: at some, the last bit of a sum decides between two whole numbers, and all that follows goes by that."""
-    trial = _Writing(model, model.writer)
-    alone, together = torch.cat(trial.alone()), torch.cat(trial.together())
-    middle = (alone - together).abs().amax(-1).median()
-    return Law("batch-invariant in int8: most words alone = among others", float(middle), ROUNDING * max(1.0, float(alone.abs().max())))
+    """As it is written: in float32 the last bit is no matter, here it may decide between two whole numbers."""
+    law = _Writing(model, model.writer)._search_alone_is_together()
+    return replace(law, name="batch-invariant in int8: beam search alone = among others")
 
 
 def _pad(sequences: Sequence[Sequence[int]], more: int, device: torch.device) -> Tokens:

@@ -13,6 +13,7 @@ from regard.nn.cache import ALL, Cache, CacheView, KeyValues
 from regard.nn.masks import Mask
 
 CLEAR_EVERY = 16  # slots, of all hypotheses of a source
+UNSEEN = 0.2  # the share of the slots from which on it is worth the copying
 
 
 class State(ABC):
@@ -106,12 +107,12 @@ class StackState(State):
         return self.clears and self.cache.used >= self.cleared + CLEAR_EVERY
 
     def clear(self, *, now: bool = False) -> None:
-        """Frees slots that no hypothesis can see any more, once they are as many as those that one can, or now."""
+        """Frees slots that no hypothesis can see any more, once they are a fifth of all, or now."""
         used = self.cache.used
         live = self.visible[:, :, :used].any(1)
         most = int(live.sum(1).max())
         self.cleared = used
-        if 2 * most <= used or now:
+        if used - most >= used * UNSEEN or now:
             slots = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
             self.cache.gather(slots)
             chosen = self.visible[:, :, :used].gather(2, slots[:, None].expand(-1, self.visible.shape[1], -1))

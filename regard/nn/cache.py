@@ -8,7 +8,7 @@ another. Which slots are the past of a hypothesis is a table of booleans beside 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +18,17 @@ from regard.config import Transformer
 from regard.errors import CacheError
 from regard.nn.few import served_on_gpu
 
+C = TypeVar("C", int, Tensor)
 ALL = slice(None)  # rows
-REACH_STEP = {"cpu": 8, "cuda": 256}  # views of the buffers grow in such steps, so that attention reads little and meets few shapes
+# Views of the buffers grow in such steps, so that attention reads little and meets few shapes. On a CPU one is what a register holds of
+# float32: whole ones are added up alike, wherever in them the words stand.
+REACH_STEP = {"cpu": 16, "cuda": 256}
+
+
+def in_whole_steps(count: C, kind: str = "cpu") -> C:
+    """At least so many slots, and no part of a step."""
+    step = REACH_STEP.get(kind, 64)
+    return -(-count // step) * step
 
 
 class KeyValues(NamedTuple):
@@ -101,6 +110,8 @@ class Cache:
         dtype = _of_products(weight)
         layers = len(stack.layers)  # type: ignore[arg-type]
         together = hypotheses * config.heads // kv_heads
+        if weight.device.type == "cpu":
+            capacity = in_whole_steps(capacity)
         whole = served_on_gpu(weight.device, dtype, config.key_width, together) and config.positions not in ("alibi", "relative")
         return cls(layers, rows, kv_heads, capacity, config.key_width, dtype=dtype, device=weight.device, whole=whole)
 
@@ -153,8 +164,7 @@ class Cache:
 
     def reach_with(self, new: int) -> int:
         """The same once so many more are used."""
-        step = REACH_STEP.get(self.key.device.type, 64)
-        return min(self.capacity, -(-(self.used + new) // step) * step)
+        return min(self.capacity, in_whole_steps(self.used + new, self.key.device.type))
 
     def span_with(self, new: int) -> int:
         """How many slots a position that writes so many more is given to read."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.products import HEAVY, ROOMY, FloatProduct, Int8Product, Product, available, sums_in_32_bits
+from regard.decoding.products import HEAVY, ROOMY, SPARE, FloatProduct, Int8Product, Product, available, sums_in_32_bits
 
 needs_float = pytest.mark.skipif(not available(FloatProduct), reason="this PyTorch has no packed products")
 needs_int8 = pytest.mark.skipif(not available(Int8Product), reason="this PyTorch has no int8 kernels for this CPU")
@@ -85,7 +85,7 @@ def test_a_range_holds_all_that_was_seen() -> None:
     weight, bias, x = made(32, 64, rows=40)
     product = fitted(Int8Product(weight, bias), x[:3], x[3:])
     usual, largest = float(x.abs().amax(-1).median()), float(x.abs().max())
-    assert product.range == pytest.approx(max(ROOMY * usual, largest) if product.cuts else ROOMY * usual)
+    assert product.range == pytest.approx(max(ROOMY * usual, SPARE[0] * largest) if product.cuts else ROOMY * usual)
     nearest = x.abs().amax(-1).argmax()
     for one in (x[nearest], x[nearest] * (product.range or 0.0) / largest):  # up to its end
         error = (product(one[None]) - F.linear(one, weight, bias)).abs()
@@ -103,7 +103,9 @@ def test_after_a_relu_steps_are_half_as_wide() -> None:
     errors = [float((product(x) - F.linear(x, weight, bias)).norm()) for product in products]
     weights_alone = float(((x.double() @ exactly(weight).T).float() + bias - F.linear(x, weight, bias)).norm())
     inputs_alone = [(error**2 - weights_alone**2) ** 0.5 for error in errors]
-    assert inputs_alone[0] == pytest.approx(inputs_alone[1] / 2, rel=0.15)
+    wider = (products[0].range or 0.0) / (products[1].range or 1.0)  # what was not seen has more room
+    assert wider == pytest.approx(SPARE[1] / SPARE[0])
+    assert inputs_alone[0] == pytest.approx(wider * inputs_alone[1] / 2, rel=0.15)
 
 
 def exactly(weight: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from regard.decoding.ready import CLOSE, WrittenIn, lost, made_ready, prepare, u
 from regard.decoding.search import Hypothesis
 from regard.decoding.settings import Beam, Method, Sampling
 from regard.errors import BundleError, ConfigError, RegardError
-from regard.models import Generator, Network, Seq2Seq, build
+from regard.models import Generator, Network, build
 from regard.presets import preset
 from tests.decoding.lively import END, SOURCES, Kind, assert_lively, decoded, lively, made_lively
 from tests.decoding.plain import log_probabilities
@@ -89,7 +89,7 @@ def test_all_that_is_worked_out_at_every_word_gets_a_range(kind: str) -> None:
     assert len(set(map(id, products))) == len(products)
     assert all(product.seen is None for product in products)
     without = {product for product in products if product.range is None}
-    assert bool(without) == isinstance(made, Seq2Seq)
+    assert len(without) < len(products)
     with torch.inference_mode():
         state, _ = made.start(made.encode(Tokens.pad(SOURCES[:4])), room=3)
         for product in products:

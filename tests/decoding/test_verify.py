@@ -96,9 +96,9 @@ def qk_norm(patch: pytest.MonkeyPatch) -> None:
 def dropped_bias(patch: pytest.MonkeyPatch) -> None:
     original = LeanAttention._mixed
 
-    def mixed(self: LeanAttention, *given: Any) -> Tensor:
+    def mixed(self: LeanAttention, *given: Any, **how: Any) -> Tensor:
         bias = self.join.bias  # type: ignore[attr-defined]
-        made = original(self, *given)
+        made = original(self, *given, **how)
         return made if bias is None else made - bias
 
     patch.setattr(LeanAttention, "_mixed", mixed)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from regard.bundle import save_bundle
 from regard.data.batch import Tokens
-from regard.decoding.products import Int8Product, available
+from regard.decoding.products import LINEAR, Int8Product, available
 from regard.door import load
 from regard.door.check import Law, _together_in_int8, check
 from regard.models import LanguageModel, RnnSeq2Seq, Seq2Seq
@@ -90,9 +91,13 @@ def test_a_scale_for_a_whole_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     """In int8, which is what the translator writes in by default; float32 knows nothing of it."""
     laws = check("translator", device="cpu", precision="int8")
     assert "batch-invariant in int8" in names([law for law in laws if law.holds])
-    original = Int8Product._scaled
-    monkeypatch.setattr(Int8Product, "_fits", lambda self, x: False)
-    monkeypatch.setattr(Int8Product, "_by_row", lambda self, x: original(self, x, x.abs().amax().expand(*x.shape[:-1], 1)))
+
+    def by_batch(self: Int8Product, x: Tensor) -> Tensor:
+        times = x.abs().amax()
+        product = LINEAR(x / times, self._unit, self._zero, self.laid)
+        return product * times if self.bias is None else torch.lerp(self.bias, product, times)
+
+    monkeypatch.setattr(Int8Product, "_by_row", by_batch)
     monkeypatch.setattr(Int8Product, "fit", Int8Product.forget)
     assert not _together_in_int8(load("translator", device="cpu", precision="int8")).holds
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 import torch
 
 from regard.decoding.products import FloatProduct, Int8Product, available
+from regard.decoding.reading import uses_int8
 from regard.door import Model, load
 from regard.models import Encoder
 from regard.recipe import TokenizerSettings
@@ -28,15 +29,18 @@ PRECISIONS = [
     pytest.param("float32", marks=pytest.mark.skipif(not available(FloatProduct), reason="this PyTorch has no packed products")),
 ]
 Precision = Literal["int8", "float32"]
+A = TypeVar("A")
 
 
-def written(model: Model, texts: list[str], beam: int) -> list[str]:
-    return [answer.text for answer in model.translate(texts, "de", beam_size=beam)]
+def written(model: Model, texts: list[str], beam: int) -> list[tuple[str, float | None]]:
+    """The words, and in int8 how likely they are, to the last bit: a bit may be all that is between two whole numbers."""
+    exactly = uses_int8(model.writer)
+    return [(answer.text, answer.log_probability if exactly else None) for answer in model.translate(texts, "de", beam_size=beam)]
 
 
-def in_company(texts: list[str], order: list[int], size: int, work: Callable[[list[str]], list[str]]) -> list[str]:
+def in_company(texts: list[str], order: list[int], size: int, work: Callable[[list[str]], list[A]]) -> list[A]:
     """What is made of texts in that order and so many at once, each in the place of its text."""
-    found: dict[int, str] = {}
+    found: dict[int, A] = {}
     for start in range(0, len(order), size):
         part = order[start : start + size]
         found |= zip(part, work([texts[place] for place in part]), strict=True)
@@ -77,8 +81,9 @@ def everyday() -> Model:
     return load("everyday", device="cpu")
 
 
-def continued(model: Model, prompts: list[str], **options: Any) -> list[str]:
-    return [answer.text for answer in model.generate(prompts, max_length=12, **options)]
+def continued(model: Model, prompts: list[str], **options: Any) -> list[tuple[str, float | None]]:
+    exactly = uses_int8(model.writer)
+    return [(answer.text, answer.log_probability if exactly else None) for answer in model.generate(prompts, max_length=12, **options)]
 
 
 def test_prompts_in_any_company(everyday: Model) -> None:
@@ -93,7 +98,7 @@ def test_what_is_drawn_goes_by_the_number_of_the_prompt(everyday: Model) -> None
     assert wanted != continued(everyday, PROMPTS, seed=4)
     for size in (1, 3, 5):
         parts = range(0, len(PROMPTS), size)
-        assert [text for first in parts for text in continued(everyday, PROMPTS[first : first + size], seed=3, first=first)] == wanted
+        assert [found for first in parts for found in continued(everyday, PROMPTS[first : first + size], seed=3, first=first)] == wanted
     order = shuffled(PROMPTS, 1)
     found = continued(everyday, [PROMPTS[place] for place in order], seed=3, numbers=order)
     assert found == [wanted[place] for place in order]

@@ -20,7 +20,8 @@ from regard.decoding import follow, ready
 from regard.decoding.fitting import products_of
 from regard.decoding.follow import Watched
 from regard.decoding.products import FloatProduct, available
-from regard.decoding.ready import WrittenIn, uses_int8
+from regard.decoding.reading import uses_int8
+from regard.decoding.ready import WrittenIn
 from regard.door import Model, load
 from regard.errors import ConfigError
 from regard.models import Encoder
