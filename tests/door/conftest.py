@@ -14,8 +14,11 @@ from tests.door import trained
 
 
 @pytest.fixture(autouse=True)
-def _on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """But for tests of a GPU."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    if request.node.get_closest_marker("gpu") is not None:
+        return
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the processes started here
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
