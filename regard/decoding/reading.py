@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import Tokens
 from regard.decoding.products import Int8Product
-from regard.models import Generator, LanguageModel, Memory, State
+from regard.models import Generator, LanguageModel, Memory, Seq2Seq, State
 from regard.models.state import StackState
 from regard.nn.cache import in_whole_steps
 
@@ -25,29 +25,30 @@ def uses_int8(model: nn.Module) -> bool:
 
 
 def encode(model: Generator, source: Tokens) -> Memory:
-    """`model.encode`, in int8 for those that fill the same number of steps by themselves."""
-    if isinstance(model, LanguageModel) or not uses_int8(model):
+    """`model.encode`, in int8 for those that fill the same number of steps by themselves. Another way to read is that of its definition."""
+    if type(model).encode is not Seq2Seq.encode or not uses_int8(model):
         return model.encode(source)
     steps = in_whole_steps(source.lengths)
     tokens = _wide(source, int(steps.max()))
     assert tokens.real is not None
-    lengths = set(steps.tolist())
-    if len(lengths) == 1:
+    lengths, context = set(steps.tolist()), model.config.context  # which need not be a whole step
+    if len(lengths) == 1 and tokens.ids.shape[1] <= context:
         return model.encode(tokens)
     states = None
     for length in sorted(lengths):
         rows = (steps == length).nonzero().squeeze(1)
-        ids, real = (each.index_select(0, rows)[:, :length] for each in (tokens.ids, tokens.real))
+        width = min(length, context)
+        ids, real = (each.index_select(0, rows)[:, :width] for each in (tokens.ids, tokens.real))
         found = model.encode(Tokens(ids, real, tail=True)).states
         assert found is not None
         states = found.new_zeros(*tokens.ids.shape, found.shape[2]) if states is None else states
-        states[rows, :length] = found
+        states[rows, :width] = found
     return Memory(tokens, states)
 
 
 def start(model: Generator, memory: Memory, room: int, hypotheses: int) -> tuple[State, Tensor]:
-    """`model.start`, which for a language model is where the prompt is read."""
-    if not isinstance(model, LanguageModel) or memory.tokens.real is None or not uses_int8(model):
+    """`model.start`, which for a language model is where the prompt is read. Another way to start is that of its definition."""
+    if type(model).start is not LanguageModel.start or memory.tokens.real is None or not uses_int8(model):
         return model.start(memory, room, hypotheses)
     longest = memory.tokens.ids.shape[1]
     state, logits = None, None
@@ -57,7 +58,7 @@ def start(model: Generator, memory: Memory, room: int, hypotheses: int) -> tuple
         assert isinstance(own, StackState)
         if state is None or logits is None:
             count = len(memory.tokens.ids)
-            state = own.vacant(count, longest + room * hypotheses, longest)
+            state = own.vacant(count, in_whole_steps(longest + room * hypotheses), longest)
             logits = first.new_empty(count, first.shape[1])
         state.seat(own, rows)
         logits[rows] = first

@@ -126,6 +126,9 @@ def _in_int8(model: M, laid: Laid, *, asked: bool) -> Prepared[M]:
 
     Rounding would hide small mistakes. So what is around the products is compared first without it, with products as PyTorch has them.
     """
+    if not all(bool(each.sum().isfinite()) for each in model.parameters()):
+        broken = "some weights are not finite numbers, which int8 would hide"
+        return Prepared(model, notes=(f"{broken}, so the model runs as it is defined; see what made them, or copy it again",))
     walked = Walked(model, score=False)
     around = _tried(model, Laid(Plain), walked)
     if around.network is model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,11 +13,15 @@ from regard.data.batch import Tokens
 from regard.decoding import reading
 from regard.decoding.many import decode_many
 from regard.decoding.products import Int8Product, available
+from regard.decoding.ready import prepare
 from regard.decoding.settings import Beam, Method, Rules, Sampling
 from regard.door import Model, load
-from regard.models import Seq2Seq
+from regard.errors import RegardError
+from regard.models import LanguageModel, Memory, Seq2Seq, State, build
+from regard.presets import preset
 from tests.closeness import assert_close
 from tests.door.test_company import TEXTS
+from tests.families import sentences, small
 
 pytestmark = pytest.mark.skipif(not available(Int8Product), reason="this PyTorch has no int8 kernels for this CPU")
 
@@ -113,3 +118,59 @@ def test_what_is_read_is_what_the_definition_reads(model: Model) -> None:
                 *[reading.start(model.writer, reading.encode(model.writer, Tokens.pad([each])), 5, 2) for each in ids], strict=True
             )
             assert bool((logits == torch.cat(alone)).all())
+
+
+def test_as_long_as_the_context() -> None:
+    """Which is no whole step: the last of them is as wide as the context."""
+    translator = load("translator", device="cpu", precision="int8")
+    long = " ".join(["Oh"] * 127)
+    assert len(translator.tokenizer.encode(long, "de")) + 1 == translator.config.context == 129
+    alone, among = translator.translate(long, "de", max_length=8), translator.translate(["I like it.", long], "de", max_length=8)[1]
+    assert (alone.text, alone.log_probabilities) == (among.text, among.log_probabilities)
+    config = preset("transformer-base", layers=1, width=32, heads=2, feedforward=64, vocabulary=40, context=20)
+    network = prepare(build(config).eval(), "int8").network
+    for lengths in ([20], [17, 18, 19, 20], [3, 20, 16]):
+        given = [list(range(5, 5 + length)) for length in lengths]
+        for ids, own in zip(given, decode_many(network, given, Beam(size=2), Rules(max_length=5)), strict=True):
+            assert own == decode_many(network, [ids], Beam(size=2), Rules(max_length=5))[0]
+
+
+@pytest.mark.parametrize("name", ["rnn-attention", "rnn-plain"])
+def test_what_has_a_memory_of_its_own_is_read_as_it_is_defined(name: str) -> None:
+    network = prepare(small(name).float(), "int8").network
+    found = decode_many(network, sentences(3, 20, 16), Beam(size=2), Rules(max_length=5))  # type: ignore[arg-type]
+    assert len(found) == 3
+    assert all(each for each in found)
+
+
+def test_an_encoder_that_gives_more_is_followed() -> None:
+    @dataclass(frozen=True)
+    class Louder(Memory):
+        gain: float = 0.0
+
+    class Own(Seq2Seq):
+        def encode(self, source: Tokens) -> Memory:
+            plain = super().encode(source)
+            return Louder(plain.tokens, plain.states, gain=2.0)
+
+        def start(self, memory: Memory, room: int, hypotheses: int = 1) -> tuple[State, torch.Tensor]:
+            state, logits = super().start(memory, room, hypotheses)
+            return state, logits * memory.gain  # type: ignore[attr-defined]
+
+    network = small("transformer-base").float()
+    network.__class__ = Own
+    ready = prepare(network, "int8").network
+    assert len(decode_many(ready, sentences(5, 20), Beam(size=2), Rules(max_length=5))) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_damaged_weights_are_not_hidden(value: float) -> None:
+    """A number that is none has no place among whole ones."""
+    network = small("gpt2", tied=False).float()
+    assert isinstance(network, LanguageModel)
+    with torch.no_grad():
+        network.embed.weight[7, 0] = value
+    prepared = prepare(network, "int8")
+    assert "some weights are not finite numbers" in prepared.notes[0]
+    with pytest.raises(RegardError, match="scores that are not numbers"):
+        decode_many(prepared.network, [[5, 7, 6]], Beam(size=1), Rules(max_length=4))
