@@ -12,7 +12,7 @@ import pytest
 from regard.errors import installing
 from regard.interop.original import SENTENCES
 from tests.cli.running import run
-from tests.interop.exported import FEW, bundle
+from tests.interop.exported import FEW, bundle, let_words_differ
 
 PRE: dict[str, Any] = {"norm_place": "before"}
 
@@ -48,7 +48,8 @@ def test_for_machines(translator: Path, lines: Path, tmp_path: Path) -> None:
     assert told["difference"] < told["allowed"] == 1e-5
 
 
-def test_without_a_file_our_own_sentences_are_tried(translator: Path, tmp_path: Path) -> None:
+def test_without_a_file_our_own_sentences_are_tried(translator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_words_differ(monkeypatch)
     done = run("export", translator, tmp_path / "out", "--to", "ctranslate2", "--precision", "int8")
     assert done.code == 0
     assert f"a CTranslate2 Translator in int8; on {len(SENTENCES)} texts" in done.err
@@ -65,6 +66,7 @@ def test_differences_are_shown(translator: Path, tmp_path: Path, monkeypatch: py
         return difference, [[250], [251], *outputs[2:]]
 
     monkeypatch.setattr(export_ctranslate2, "_tried_translator", other)
+    let_words_differ(monkeypatch)
     done = run("export", translator, tmp_path / "out", "--to", "ctranslate2", "--precision", "int8")
     assert done.code == 0
     assert f"\n  {SENTENCES[0]}\n    here:  " in done.err

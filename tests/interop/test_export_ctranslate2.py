@@ -21,7 +21,7 @@ from regard.interop import loops
 from regard.interop.export import export
 from regard.interop.original import SENTENCES, ExportError, Original
 from regard.shipped import shipped
-from tests.interop.exported import FEW, bundle
+from tests.interop.exported import FEW, bundle, let_words_differ
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -90,7 +90,8 @@ def test_language_models_answer_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "lm"])
-def test_eight_bits(kind: str, tmp_path: Path) -> None:
+def test_eight_bits(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_words_differ(monkeypatch)
     folder = bundle(tmp_path, kind, **PRE)
     before = {name: tensor.clone() for name, tensor in load_bundle(folder).model.state_dict().items()}
     report = export(folder, "ctranslate2", tmp_path / "out", precision="int8", sentences=FEW)
