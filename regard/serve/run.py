@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from regard.door import Model
 from regard.errors import ConfigError
 from regard.serve.app import create_app
+from regard.serve.connections import Connection
 from regard.serve.settings import Settings
 
 IDLE_SECONDS = 30  # that a connection is kept open for a next request
@@ -29,7 +30,7 @@ class Server(uvicorn.Server):
         """`ready` is called once it can be asked, and be told to stop."""
         limits = settings.limits
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
+            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on", http=Connection,
             limit_concurrency=limits.waiting + limits.streams + SPARE, timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(limits.seconds) + GRACE_SECONDS,
         )  # fmt: skip

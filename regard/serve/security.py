@@ -56,6 +56,21 @@ def problem(path: str, status: int, message: str, headers: dict[str, str] | None
     return Json({"error": message}, status, headers)
 
 
+class OneEnd:
+    """Refuses a request that says twice where it ends. A proxy that goes by the other would take what follows for a part of it, and we for
+    a request of its own, which nobody checked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            message = "a request has either a Content-Length or a Transfer-Encoding; send it with one of them"
+            await problem(scope["path"], 400, message, {"connection": "close"})(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
 class Guard:
     """Hosts, origins, key, size and time of bodies; headers on every answer; and a count of all of it."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from statistics import median
 from urllib.parse import quote
@@ -18,9 +20,10 @@ import pytest
 
 from regard.door import Model
 from regard.errors import ConfigError
+from regard.serve import connections
 from regard.serve.settings import LOOPBACK, Limits, Settings
 from tests.cli.running import run
-from tests.serve.live import Held, Live, Start, together
+from tests.serve.live import Held, Live, Start, together, until
 from tests.signals import heard
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +187,178 @@ def test_an_answer_on_a_connection_that_is_kept_is_sent_at_once(live: Live) -> N
             connection.getresponse().read()
             seconds.append(time.perf_counter() - begun)
     assert median(seconds) < 0.02
+
+
+BOTH = "content-length: 4\r\ntransfer-encoding: chunked\r\n"
+INSIDE = "0\r\n\r\nGET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(origins=("https://example.org",))], ids=["alone", "with other sites"])
+@pytest.mark.parametrize("asked", ["POST /api/translate", "GET /health", "OPTIONS /api/translate"])
+def test_a_request_that_ends_in_two_places_is_refused_with_all_that_follows(start: Start, settings: Settings, asked: str) -> None:
+    """A proxy that goes by the length would never have looked at what is inside."""
+    preflight = "origin: https://example.org\r\naccess-control-request-method: POST\r\n"
+    live = start(settings)
+    answer = exchanged(live, f"{asked} HTTP/1.1\r\nhost: localhost\r\n{preflight}{BOTH}\r\n{INSIDE}")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1  # and the connection is closed
+    assert b"connection: close" in answer
+    assert b"either a Content-Length or a Transfer-Encoding" in answer
+
+
+def exchanged(live: Live, sent: str, shut: bool = False) -> bytes:
+    """All that comes until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection:
+        connection.sendall(sent.encode())
+        if shut:
+            connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def post(path: str, record: object, version: str = "1.1") -> str:
+    body = json.dumps(record)
+    head = f"POST {path} HTTP/{version}\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return f"{head}\r\n\r\n{body}"
+
+
+ASKED = {"texts": "1 2 3", "to": "back"}
+STREAMED = {"model": "writer", "prompt": "the cat", "max_tokens": 5, "temperature": 0, "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers", "end"),
+    [
+        ("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", 1, b"}"),
+        ("GET /health HTTP/1.0\r\n\r\n", 1, b"}"),
+        ("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 3, 3, b"}"),
+        (post("/api/translate", ASKED), 1, b"}"),
+        (post("/api/translate", ASKED, "1.0"), 1, b"}"),
+        (post("/v1/completions", STREAMED), 1, b"data: [DONE]\n\n\r\n0\r\n\r\n"),
+    ],
+    ids=["health", "in 1.0", "three at once", "a translation", "a translation in 1.0", "a stream"],
+)
+def test_a_client_that_says_no_more_gets_its_answer(live: Live, sent: str, answers: int, end: bytes) -> None:
+    """As `nc -N` does; and the connection is closed after the last."""
+    begun = time.monotonic()
+    answer = exchanged(live, sent, shut=True)
+    assert answer.count(b" 200 OK\r\n") == answers
+    assert answer.endswith(end)
+    assert time.monotonic() - begun < 15  # and not after the time that a connection is kept
+
+
+@pytest.mark.parametrize(("version", "interim"), [("1.1", b"HTTP/1.1 100 Continue\r\n\r\n"), ("1.0", b"")])
+def test_a_client_that_says_no_more_may_wait_for_long(start: Start, version: str, interim: bytes) -> None:
+    live = start()
+    held = Held(live)
+    asked = post("/api/translate", ASKED, version)
+    [answer, _] = together([lambda: exchanged(live, asked, shut=True), lambda: held.begun.wait(20) and (time.sleep(1), held.let_go())])
+    assert answer.startswith(interim + b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_client_that_goes_away_is_still_told_from_one_that_says_no_more(start: Start) -> None:
+    live = start()
+    held = Held(live)
+    try:
+        with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection:
+            connection.sendall(post("/api/translate", ASKED).encode())
+            assert held.begun.wait(20)
+            assert len(live.server.server_state.connections) == 1
+        until(lambda: not live.server.server_state.connections, 5)
+    finally:
+        held.let_go()
+
+
+BEGINNINGS = [b"", b"GET /health HTTP/1.1\r\n", b"POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"]
+
+
+def test_eight_hundred_who_say_nothing_shut_nobody_out(live: Live) -> None:
+    """Or begin what they never end."""
+    with ExitStack() as stack:
+        for number in range(800):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20))
+            idle.sendall(BEGINNINGS[number % 3])
+        for _ in range(3):
+            assert live.get("/health").status == 200
+        assert live.post("/api/translate", ASKED).status == 200
+        assert len(live.server.server_state.connections) < 800
+
+
+def test_whoever_is_worked_for_makes_no_room(start: Start) -> None:
+    live = start()
+    held = Held(live)
+    live.server.config.limit_concurrency = 4
+    with ExitStack() as stack:
+        working = stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20))
+        working.sendall(post("/api/translate", ASKED).encode())
+        assert held.begun.wait(20)
+        for _ in range(9):
+            stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20))
+        assert live.get("/health").status == 200
+        held.let_go()
+        assert working.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"], ids=["a first", "a second"])
+def test_a_request_that_does_not_come_to_its_end_is_not_waited_for(live: Live, monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection, suppress(ConnectionError):
+        connection.sendall(first)
+        assert connection.recv(4096)[:15] == (b"HTTP/1.1 200 OK" if first else b"")
+        while True:
+            connection.sendall(b"G")
+            time.sleep(0.05)
+            assert time.monotonic() - begun < 10
+
+
+def test_nor_is_one_that_never_says_a_byte(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    with closing(http.client.HTTPConnection("127.0.0.1", live.port, timeout=20)) as kept:
+        kept.request("GET", "/health")
+        assert kept.getresponse().read()
+        with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection, suppress(ConnectionError):
+            assert connection.recv(1) == b""
+        kept.request("GET", "/health")  # on the same connection: whoever has asked once has longer
+        assert kept.getresponse().status == 200
+
+
+LARGE = post("/api/trace", {"text": "1 2 3 4 5 " * 2, "to": "back", "candidates": 100})
+
+
+@pytest.mark.parametrize("sent", [LARGE, "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100], ids=["one that is large", "many"])
+def test_answers_that_nobody_reads_are_let_go(start: Start, monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
+    monkeypatch.setattr(connections, "UNREAD_SECONDS", 1.0)
+    live = start()
+    live._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of the connections that it takes
+    with ExitStack() as stack:
+        for _ in range(3):
+            unread = stack.enter_context(socket.socket())
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            unread.connect(("127.0.0.1", live.port))
+            unread.sendall(sent.encode())
+        here = live.server.server_state.connections
+        until(lambda: len(here) == 3 and all(each.transport.get_write_buffer_size() > 0 for each in here.copy()))
+        until(lambda: not here, 10)
+
+
+def test_an_answer_that_is_read_slowly_comes_whole(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "UNREAD_BYTES", 1 << 9)
+    live = start()
+    live._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    whole = exchanged(live, LARGE, shut=True).partition(b"\r\n\r\n")[2]
+    assert len(whole) > 60_000
+    begun, found = time.monotonic(), b""
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 13)
+        slow.connect(("127.0.0.1", live.port))
+        slow.sendall(LARGE.encode())
+        while len(found.partition(b"\r\n\r\n")[2]) < len(whole):
+            found += (came := slow.recv(1 << 11))
+            assert came
+            time.sleep(0.02)
+    assert found.endswith(whole)
+    assert time.monotonic() - begun > 2 * connections.UNREAD_SECONDS
 
 
 TOLD = """
