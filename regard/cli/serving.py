@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -61,6 +62,8 @@ def serve(
         raise ConfigError(f"serving needs {error.name}, which is not installed; {installing('serve')}") from None
     if api_key == "":
         raise typer.BadParameter("--api-key is empty; leave it out to let everyone ask")
+    if api_key is None and os.environ.get("REGARD_API_KEY") == "":  # taken as if it were not there, and all would be let in
+        raise typer.BadParameter("REGARD_API_KEY is empty; unset it to let everyone ask, or put a key into it")
     local = host in LOOPBACK
     # A page elsewhere can have a name of its own point at this machine; what it asks then still bears that name.
     named = [] if host in ("0.0.0.0", "::") else [host]

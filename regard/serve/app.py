@@ -23,7 +23,7 @@ from regard.serve.desk import Desk, GoneError, UnknownModelError, desk_of
 from regard.serve.metrics import CONTENT_TYPE
 from regard.serve.queue import ClosingError, FullError, LateError, TooMuchError
 from regard.serve.schemas import Health
-from regard.serve.security import Guard, Json, problem
+from regard.serve.security import Guard, Json, OneEnd, problem
 from regard.serve.settings import Settings
 
 WEB = Path(__file__).parent / "web"
@@ -61,6 +61,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
     if settings.origins:
         headers = ["authorization", "content-type", "x-api-key"]
         app.add_middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=headers)
+    app.add_middleware(OneEnd)
     app.add_exception_handler(RegardError, _stated)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)

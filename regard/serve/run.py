@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from regard.door import Model
 from regard.errors import ConfigError
 from regard.serve.app import create_app
+from regard.serve.connections import Connection
 from regard.serve.settings import Settings
 
 IDLE_SECONDS = 30  # that a connection is kept open for a next request
@@ -25,15 +26,21 @@ TURN_SECONDS = 0.0005  # that a thread may keep Python to itself while others wa
 class Server(uvicorn.Server):
     """Told to stop, it takes no more, and ends when what was taken is done."""
 
-    def __init__(self, app: FastAPI, settings: Settings) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, ready: Callable[[], None] = lambda: None) -> None:
+        """`ready` is called once it can be asked, and be told to stop."""
         limits = settings.limits
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
+            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on", http=Connection,
             limit_concurrency=limits.waiting + limits.streams + SPARE, timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(limits.seconds) + GRACE_SECONDS,
         )  # fmt: skip
         super().__init__(config)
-        self._desk = app.state.desk
+        self._desk, self._ready = app.state.desk, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._desk.close_door()
@@ -45,7 +52,8 @@ def bind(host: str, port: int) -> socket.socket:
     bound = None
     try:
         kind, *_, address = next(iter(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)))
-        bound = socket.socket(kind, socket.SOCK_STREAM)
+        # Said to be TCP: only then asyncio has answers sent at once, and not held back for 40 ms on a connection that is kept open.
+        bound = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -62,10 +70,10 @@ def address_of(bound: socket.socket) -> str:
 
 def serve(models: Mapping[str, Model], settings: Settings, bound: socket.socket, ready: Callable[[str], None]) -> None:
     """Serves until SIGTERM or Ctrl-C, then finishes what was taken. `ready` is told the address."""
-    server = Server(create_app(models, settings), settings)
+    server = Server(create_app(models, settings), settings, lambda: ready(address_of(bound)))
     sys.setswitchinterval(TURN_SECONDS)
     for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, lambda *_: None)  # uvicorn raises what it heard once more when all is done: it was heard
+        # Until uvicorn listens itself, and after: it raises what it heard once more when all is done, and that must not end us otherwise.
+        signal.signal(sign, server.handle_exit)
     bound.listen(2048)
-    ready(address_of(bound))
     server.run(sockets=[bound])

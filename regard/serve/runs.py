@@ -123,14 +123,23 @@ def _card(name: str, folder: Path) -> Run:
     return Run(
         name=name,
         updated=updated,
-        step=step if isinstance(step, int) else None,
-        steps=total if isinstance(total, int) else None,
+        step=_count(step),
+        steps=_count(total),
         task=task if isinstance(task, str) else None,
     )
 
 
+def _count(found: object) -> int | None:
+    """A number of steps, if it can be one: one of thousands of digits can't even be written out."""
+    return found if isinstance(found, int) and 0 <= found < 2**53 else None
+
+
 def _recipe(path: Path) -> dict[str, Any]:
+    """What a recipe says; nothing, if it is damaged: the figures can be shown without it, and so can other runs."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if not path.is_file():  # a pipe would be waited for
+            return {}
+        with path.open("rb") as file:
+            return tomllib.loads(file.read(MOST_BYTES).decode())
+    except (OSError, ValueError, RecursionError):
         return {}

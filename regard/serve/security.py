@@ -7,9 +7,9 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -34,6 +34,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\[\]\\]*))(?::\d*)?", re.IGNORECASE)  # a name alone, or with a port
 LOOK_THEMSELVES = frozenset({"/translate", "/detect", "/languages"})  # the key may be in the body, where LibreTranslate's clients send it
 
 
@@ -53,6 +54,21 @@ def problem(path: str, status: int, message: str, headers: dict[str, str] | None
         named = kind or kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
         return Json({"error": {"message": message, "type": named, "param": None, "code": status}}, status, headers)
     return Json({"error": message}, status, headers)
+
+
+class OneEnd:
+    """Refuses a request that says twice where it ends. A proxy that goes by the other would take what follows for a part of it, and we for
+    a request of its own, which nobody checked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            message = "a request has either a Content-Length or a Transfer-Encoding; send it with one of them"
+            await problem(scope["path"], 400, message, {"connection": "close"})(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 class Guard:
@@ -131,7 +147,9 @@ class Guard:
             if not more:  # what comes now is only that the client went away
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+                # Not wait_for, which in Python 3.11 may lose that it was cancelled: then it waits for ever for the client to go away.
+                async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(408, "the request did not come in time") from None
             more = message["type"] == "http.request" and message.get("more_body", False)
@@ -145,10 +163,8 @@ class Guard:
 
 def _host(header: str) -> str:
     """The name in a Host header, without its port."""
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+    found = HOST.fullmatch(header)
+    return "" if found is None else (found[1] or found[2]).lower()
 
 
 def has_key(settings: Settings, headers: Headers, given: object = None) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from regard.errors import ConfigError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_OUTPUTS = 16  # hypotheses, samples or alternatives of a text: what each of them costs is time of all others
 MOST_WORDS = 64  # banned or required
 MOST_CHOICES = 100  # for a missing word
+ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#@*A-Z]+")  # as browsers write it, who are compared with it letter by letter
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,23 @@ class Settings:
     writes: str | None = None  # what a translator without tags writes
     runs: Path | None = None  # a folder of trainings, whose figures are shown
     workers: int | None = None  # batches worked on at once; None: as many as suit the machine
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None:
+            _check_key(self.api_key)
+        for origin in self.origins:
+            if not ORIGIN.fullmatch(origin):
+                every = "that would be every site: name each" if origin == "*" else "that is none"
+                raise ConfigError(f"--allow-origin {origin!r}: {every}, in small letters and without a path, as https://example.org")
+
+
+def _check_key(key: str) -> None:
+    """Whether a key can be given in a header at all. Nothing of it is repeated: messages end up in logs."""
+    if not key:
+        raise ConfigError("the API key is empty; leave it out to let everyone ask")
+    if any("\ud800" <= letter <= "\udfff" for letter in key):
+        raise ConfigError("the API key is no UTF-8, and no request could match it; choose another for --api-key or REGARD_API_KEY")
+    if key != key.strip(" \t"):
+        raise ConfigError("the API key begins or ends with a space, which headers lose; give --api-key or REGARD_API_KEY without it")
+    if any(letter < " " or letter == "\x7f" for letter in key):
+        raise ConfigError("the API key has a line break or another control character, which no header can hold; choose another")

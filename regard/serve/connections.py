@@ -1,0 +1,128 @@
+"""What a connection may cost. Whoever says nothing, says it slowly or reads nothing is waited for only so long, and gives way to others.
+
+A connection that has a whole request under way is being worked for; every other one has no claim to its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 20.0  # for the headers of a request: from the beginning of the connection, or for later ones from their first byte
+UNREAD_SECONDS = 20.0  # in which a client reads at least UNREAD_BYTES of what waits for it
+UNREAD_BYTES = 1 << 16
+ASKED_AFTER = 0.3  # seconds without an answer, after which we ask whether a client that says no more still listens
+MOST_PAUSE = 1.0  # between two looks at whether it does
+
+
+class Connection(H11Protocol):
+    """One client's. Where there are too many, those that are not being worked for make room, the one that was idle longest first."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._head_due: asyncio.TimerHandle | None = None
+        self._read_due: asyncio.TimerHandle | None = None
+        self._look_due: asyncio.TimerHandle | None = None
+        self._said_all = False  # the client has shut its side, and may still listen
+        self._idle_since = time.monotonic()
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether there is a request without its whole answer."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _idle(self) -> bool:
+        return not self._under_way or self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_due = self.loop.call_later(HEAD_SECONDS, transport.abort)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Whoever arrives is let in, as long as any other is idle."""
+        while self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            idle = [each for each in self.connections if isinstance(each, Connection) and each is not self and each._idle]
+            if not idle:
+                return  # then the request is answered with 503
+            longest = min(idle, key=lambda each: each._idle_since)
+            self.connections.discard(longest)
+            longest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._under_way or self.transport.is_closing():
+            _cancel(self._head_due)
+            self._head_due = None
+        elif self._head_due is None:
+            self._head_due = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        self._idle_since = time.monotonic()
+        super().on_response_complete()  # which may begin with a next request that came already
+        if self.transport.get_write_buffer_size():
+            self._wait_for_reader()
+        if self._said_all and not self._under_way:
+            self.transport.close()
+
+    # A client that shuts its side has either gone away or still wants its answer, as `nc -N` does: both look the same from here. Only what
+    # is sent to it tells, since one that has gone refuses it. Before the answer begins that is a 100, which clients must pass over.
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        if not self._under_way or self.cycle.more_body:
+            return None  # nothing more can become of it
+        if not self._said_all:
+            self._said_all = True
+            self._look_due = self.loop.call_later(ASKED_AFTER, self._ask)
+        return True
+
+    def _ask(self) -> None:
+        if self._under_way and not self.cycle.response_started and self.conn.their_http_version != b"1.0":
+            self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue")) or b"")
+        self._look(ASKED_AFTER / 4)
+
+    def _look(self, pause: float) -> None:
+        """Whether it refused: nobody reads from this connection any more, who would be told."""
+        if self.transport.is_closing():
+            return
+        own: socket.socket | None = self.transport.get_extra_info("socket")
+        if own is not None and own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self._look_due = self.loop.call_later(pause, self._look, min(2 * pause, MOST_PAUSE))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._under_way:  # more is to come, and it is read
+            _cancel(self._read_due)
+
+    def _wait_for_reader(self) -> None:
+        _cancel(self._read_due)
+        self._read_due = self.loop.call_later(UNREAD_SECONDS, self._check_reader, self.transport.get_write_buffer_size())
+
+    def _check_reader(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread > max(0, before - UNREAD_BYTES):
+            self.transport.abort()
+        elif unread:
+            self._wait_for_reader()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        _cancel(self._head_due, self._read_due, self._look_due)
+
+
+def _cancel(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
