@@ -387,6 +387,8 @@ def _stop_requested() -> Iterator[Callable[[], bool]]:
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup and background jobs of scripts are not meant by Ctrl-C
             before[number] = signal.signal(number, ask)
     except ValueError:  # not the main thread: signals are someone else's
         pass
