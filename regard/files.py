@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -102,6 +103,46 @@ def explained(name: Path | str) -> Iterator[None]:
     except OSError as error:
         remedy = "free some space" if error.errno in FULL else "see that you may write there"
         raise OutputError(f"could not write {name}: {error.strerror or error}; {remedy}, or choose another place") from error
+
+
+def drop_output() -> None:
+    """Lets what is left for standard output go nowhere, so that Python does not try again at its end and complain."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def output_to_its_end() -> Iterator[None]:
+    """All that was printed has gone out when this ends, or an error says that it could not: what is printed waits to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:  # not of a file that was opened; if it is of the output, a line more fails as well
+            _flush_output("\n")
+        raise
+    except SystemExit:
+        _flush_output()
+        raise
+    except RegardError:
+        with suppress(OutputError, BrokenPipeError):  # one sentence is enough
+            _flush_output()
+        raise
+    _flush_output()
+
+
+def _flush_output(more: str = "") -> None:
+    if sys.stdout is None or sys.stdout.closed:
+        return
+    try:
+        with explained("to standard output"):
+            if more:
+                sys.stdout.write(more)
+            sys.stdout.flush()
+    except (OutputError, BrokenPipeError):
+        drop_output()
+        raise
 
 
 def _take_after(made: Path, old: Path) -> None:

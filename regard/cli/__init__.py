@@ -15,6 +15,7 @@ from regard.cli import asking, exchange, exporting, lengths, looking, making, mu
 from regard.cli.app import app
 from regard.cli.groups import arrange
 from regard.errors import RegardError, RegardWarning
+from regard.files import output_to_its_end
 
 __all__ = ["app", "main"]
 
@@ -37,7 +38,8 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_show, warnings.showwarning)
             warnings.simplefilter("always", RegardWarning)
-            app()
+            with output_to_its_end():
+                app()
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(1)

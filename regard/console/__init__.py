@@ -19,7 +19,7 @@ from typing import IO, Any, TextIO, TypeVar
 from regard.console.messages import Messages, Warned
 from regard.errors import CorpusError
 from regard.evaluation.metrics import finite
-from regard.files import Making, OutputError, explained
+from regard.files import Making, OutputError, drop_output, explained
 from regard.text.corpus import find, opened
 from regard.text.formats import BY_STANDARD_INPUT, COMPRESSED, HEAD, refuse, text_lines, wide_encoding
 
@@ -282,7 +282,7 @@ class Results:
                 yield
         except (OutputError, BrokenPipeError):
             if self._path is None:
-                _drop_output()
+                drop_output()
             raise
 
 
@@ -326,11 +326,3 @@ def _standard_output() -> IO[bytes]:
         raise OutputError("standard output is closed; say where results should go with --output")
     sys.stdout.flush()
     return sys.stdout.buffer  # results are UTF-8 as the lines are, whatever the locale
-
-
-def _drop_output() -> None:
-    """Lets what is left for standard output go nowhere, so that Python does not try again at its end and complain."""
-    with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.console import Results
-from regard.files import OutputError
+from regard.files import OutputError, output_to_its_end
 from regard.view.page import write_page
 from tests.cli.running import run
 
@@ -176,3 +178,26 @@ def test_pictures_go_into_a_folder_that_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="is a file; name a folder for the pictures"):
         make_folder(tmp_path / "file")
+
+
+# Standard output
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("verb", ["--version", "--help", "models", "info gpt2 --format json", "demo"])
+def test_a_full_disk_behind_what_is_printed_is_one_sentence(verb: str, unbuffered: str) -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "regard", *verb.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert done.stderr == "regard: could not write to standard output: No space left on device; free some space, or choose another place\n"
+
+
+def test_another_error_is_not_taken_for_one_of_the_output() -> None:
+    for error in (OSError(28, "No space left on device"), FileNotFoundError(2, "No such file", "a")):
+        with pytest.raises(OSError, match=error.strerror) as raised, output_to_its_end():
+            raise error
+        assert raised.value is error
+    with pytest.raises(SystemExit), output_to_its_end():
+        sys.exit(3)
