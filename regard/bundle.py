@@ -75,8 +75,7 @@ def save_bundle(
     A bundle that stands there already is replaced as a whole; any other folder with files in it is left alone.
     """
     folder = Path(folder)
-    if folder.exists() and not is_bundle(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise BundleError(f"{folder} exists and is not just a bundle; choose a new or empty folder")
+    refuse_place(folder)
     model = bare(model)
     if model.state_dict().keys() != outline(model.config).state_dict().keys():  # said before anything is replaced
         raise BundleError(
@@ -93,6 +92,12 @@ def save_bundle(
                 shutil.copyfile(file, new / name)
         (new / CARD).write_text(card or default_card(model), encoding="utf-8")
     return folder
+
+
+def refuse_place(folder: Path) -> None:
+    """An error, where no bundle may be written, since something else stands there."""
+    if folder.exists() and not is_bundle(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise BundleError(f"{folder} exists and is not just a bundle; choose a new or empty folder")
 
 
 def bare(model: Network) -> Network:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -46,6 +47,22 @@ class ConversionError(RegardError):
 
 class RegardWarning(UserWarning):
     """What a person should know, and what stops nothing."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a GPU, a CPU or Python had too little memory; PyTorch has an error of its own for the first alone."""
+    told = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return told or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+@contextmanager
+def given_up_without_memory() -> Iterator[None]:
+    """What is done within is left undone, if memory does not suffice."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
 
 
 def installing(extra: str) -> str:

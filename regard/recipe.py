@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -104,7 +105,7 @@ class TrainingSettings(Settings):
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-9
     weight_decay: Annotated[float, Field(ge=0)] = 0.0  # of matrices; norms and biases have none
-    clip: Annotated[float, Field(ge=0)] = 1.0  # the largest norm of a gradient; 0: none
+    clip: Annotated[float, Field(ge=0)] = 1.0  # the largest norm of a gradient; 0 or inf: any
     label_smoothing: Share = 0.1
     r_drop: Annotated[float, Field(ge=0)] = 0.0  # how much two passes with different dropout must agree (Liang et al. 2021); 0: one pass
     bpe_dropout: Share = 0.0  # of merges that are forgotten, so that a text has many segmentations (Provilkov et al. 2020)
@@ -264,7 +265,7 @@ def parse_recipe(settings: dict[str, Any], where: str = "the recipe") -> Recipe:
 def to_toml(recipe: Recipe, leave_out: set[str] | None = None) -> str:
     """Every setting, defaults too, as a file that load_recipe reads back."""
     own = {"tokenizer"} if recipe.begins_from is not None else set()  # it is the bundle's
-    tables = recipe.model_dump(mode="json", exclude_none=True, exclude={*(leave_out or ()), *own})
+    tables = recipe.model_dump(exclude_none=True, exclude={*(leave_out or ()), *own})
     lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
     for name, table in tables.items():
         if isinstance(table, dict):
@@ -274,10 +275,13 @@ def to_toml(recipe: Recipe, leave_out: set[str] | None = None) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }" if value else "{}"
-    if isinstance(value, list):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # text, numbers and truth values are written alike in both
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf, -inf, nan; JSON has other words
+    # Other numbers, truth values and text are written alike in both, but for one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def parse_change(change: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 from regard.cli import asking, exchange, exporting, lengths, looking, making, music, serving, viewing  # noqa: F401  (each adds its verbs)
 from regard.cli.app import app
 from regard.cli.groups import arrange
-from regard.errors import RegardError, RegardWarning
+from regard.errors import RegardError, RegardWarning, out_of_memory
+from regard.files import output_to_its_end
 
 __all__ = ["app", "main"]
 
@@ -37,9 +38,15 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_show, warnings.showwarning)
             warnings.simplefilter("always", RegardWarning)
-            app()
+            with output_to_its_end():
+                app()
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
+        sys.exit(1)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        print("regard: out of memory; ask for less at once, or let nothing else run beside it", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()

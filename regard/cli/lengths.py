@@ -41,10 +41,13 @@ def lengths(
     from regard.console import Messages
     from regard.evaluation.lengths import by_length
     from regard.evaluation.tables import show_by_length
+    from regard.view.pictures import check_picture
 
     asked: Sequence[Path | None] = model or [None]
     if name and len(name) != len(asked):
         raise typer.BadParameter(f"--name is given {len(name)} times for {len(asked)} models; give one for each")
+    if plot is not None:
+        check_picture(plot)
     file = data_file(data, target, columns, only, header)
     options = given(beam_size=beam_size, length_penalty=length_penalty)
     found = {}

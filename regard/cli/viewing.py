@@ -47,8 +47,15 @@ def view(
     from regard.door import load
     from regard.door.trace_making import default_verb
     from regard.door.verbs import shipped_for
+    from regard.files import refuse
+    from regard.view.pictures import check_folder
 
     given = _text(text)
+    page = out or (Path("page.html") if png is None else None)
+    if page is not None:
+        refuse(page)
+    if png is not None:
+        check_folder(png)
     wishes = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best, "temperature": temperature, "top_p": top_p,
               "seed": seed, "max_length": max_length}  # fmt: skip
     options: Any = {name: value for name, value in wishes.items() if value is not None}
@@ -58,8 +65,8 @@ def view(
         loaded.name = _short(loaded.name)
         options |= _alternatives(verb or default_verb(loaded, given), options)
         trace = loaded.trace(given, to, verb=verb, prefix=prefix, **options)
-        if out is not None or png is None:
-            _write_page(trace, out or Path("page.html"), messages)
+        if page is not None:
+            _write_page(trace, page, messages)
         if png is not None:
             from regard.view.plots import write_plots
 

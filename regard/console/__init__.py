@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import secrets
 import select
-import shutil
 import stat
 import struct
 import sys
@@ -20,8 +17,9 @@ from types import TracebackType
 from typing import IO, Any, TextIO, TypeVar
 
 from regard.console.messages import Messages, Warned
-from regard.errors import CorpusError, RegardError
+from regard.errors import CorpusError
 from regard.evaluation.metrics import finite
+from regard.files import Making, OutputError, drop_output, explained
 from regard.text.corpus import find, opened
 from regard.text.formats import BY_STANDARD_INPUT, COMPRESSED, HEAD, refuse, text_lines, wide_encoding
 
@@ -33,10 +31,6 @@ LINE_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 HALVES = re.compile("[\ud800-\udfff]")  # of characters; no encoding can write them
 
 Item = TypeVar("Item")
-
-
-class OutputError(RegardError):
-    """Results can't be written where they should go."""
 
 
 @contextmanager
@@ -207,9 +201,12 @@ class Results:
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path in (None, STANDARD) else path
-        self._made: Path | None = None  # the file to be, under a name for the meantime
+        self._making = None if self._path is None else Making(self._path)
         self._matrix, self._rows, self._columns = path is not None and path.suffix == ".npy", 0, 0
-        self._stream = self._opened()
+        self._stream = _standard_output() if self._making is None else self._making.stream
+        if self._making is not None and self._matrix and not self._stream.seekable():
+            self._making.drop()
+            raise OutputError(f"{path} is a pipe, and how many rows a .npy file has is written at its beginning; choose a file")
 
     @property
     def on_terminal(self) -> bool:
@@ -224,12 +221,8 @@ class Results:
                 self.flush()
                 self._put_in_place()
         finally:
-            if self._path is not None:
-                with suppress(OSError):
-                    self._stream.close()
-            if self._made is not None:
-                with suppress(OSError):
-                    self._made.unlink()
+            if self._making is not None:
+                self._making.drop()
 
     def text(self, text: str) -> None:
         """Writes a text as one line: breaks within it become spaces."""
@@ -272,55 +265,25 @@ class Results:
         with self._explained():
             self._stream.write(content)
 
-    def _opened(self) -> IO[bytes]:
-        if self._path is None:
-            if sys.stdout is None:
-                raise OutputError("standard output is closed; say where results should go with --output")
-            sys.stdout.flush()
-            return sys.stdout.buffer  # results are UTF-8 as the lines are, whatever the locale
-        if self._path.is_dir():
-            raise OutputError(f"{self._path} is a folder; name a file in it")
-        if not self._path.parent.is_dir():
-            raise OutputError(f"can't write {self._path}: there is no folder {self._path.parent}; make it first, or choose another")
-        if self._path.exists() and not os.access(self._path, os.W_OK):
-            raise OutputError(f"{self._path} may not be written to; choose another file, or change its permissions")
-        with self._explained():
-            if self._path.exists() and not self._path.is_file():
-                return self._path.open("wb")  # a pipe or a device is no file to be replaced
-            self._path = self._path.resolve()  # a link goes on pointing where it points
-            made = self._path.with_name(f".regard-{secrets.token_hex(4)}.part")
-            stream = made.open("xb")
-            self._made = made
-            return stream
-
     def _put_in_place(self) -> None:
-        if self._made is None or self._path is None:
+        if self._making is None:
             return
-        with self._explained():
-            if self._matrix:
+        if self._matrix:
+            with self._explained():
                 self._stream.seek(0)
                 self._stream.write(self._header())
-                self._stream.flush()
-            os.fsync(self._stream.fileno())  # so that a power cut after the rename finds all of it
-            self._stream.close()
-            if self._path.exists():
-                shutil.copymode(self._path, self._made)
-            self._made.replace(self._path)
-            self._made = None
+        self._making.put_in_place()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A trouble with the disk in words. That the reader of a pipe has seen enough is no trouble, and goes on to the command line."""
+        """A trouble with the disk in words."""
         try:
-            yield
-        except OSError as error:
+            with explained(self._path or "to standard output"):
+                yield
+        except (OutputError, BrokenPipeError):
             if self._path is None:
-                _drop_output()
-            if isinstance(error, BrokenPipeError):
-                raise
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "free some space, or choose another place" if full else "see that you may write there, or choose another place"
-            raise OutputError(f"could not write {self._path or 'to standard output'}: {error.strerror or error}; {remedy}") from error
+                drop_output()
+            raise
 
 
 def until(trouble: list[Exception], items: Iterable[Item]) -> Iterator[Item]:
@@ -358,9 +321,8 @@ def _arriving(stream: TextIO) -> Iterator[bytes | None]:
         yield b"".join(begun)
 
 
-def _drop_output() -> None:
-    """Lets what is left for standard output go nowhere, so that Python does not try again at its end and complain."""
-    with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def _standard_output() -> IO[bytes]:
+    if sys.stdout is None:
+        raise OutputError("standard output is closed; say where results should go with --output")
+    sys.stdout.flush()
+    return sys.stdout.buffer  # results are UTF-8 as the lines are, whatever the locale

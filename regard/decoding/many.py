@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -23,7 +22,7 @@ from regard.decoding.settings import Beam, Method, Rules, Sampling
 from regard.decoding.speculation import Speculation
 from regard.decoding.table import SLACK, comes_and_goes
 from regard.decoding.tree import Tree
-from regard.errors import RegardError
+from regard.errors import RegardError, given_up_without_memory, out_of_memory
 from regard.models import Encoder, Generator, LanguageModel, Network
 
 ROWS = {"cpu": 128, "cuda": 2048}  # hypotheses at once, more of which would only wait for each other
@@ -83,7 +82,7 @@ def decode_many(
     many = len(sources) > tables * load.seats(max(map(len, sources), default=0), tables)
     if sources and tree is None and speculation is None and comes_and_goes(model, method) and (many or laid is not None):
         lines, seats = lines_of(sources, tables, prefixes, numbers), partial(load.seats, tables=tables)
-        with suppress(torch.OutOfMemoryError):
+        with given_up_without_memory():
             decode_in_lines(model, lines, seats, method, rules, found, laid)
         if len(found) < len(sources):
             freed()  # and not within the exception, which would hold on to the table and its memory
@@ -170,7 +169,7 @@ def in_batches(
 
 
 def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]], free: Callable[[], None]) -> list[Result]:
-    with suppress(torch.OutOfMemoryError):
+    with given_up_without_memory():
         return work(part)
     free()  # and not within the exception, which would hold on to what it was working with
     if len(part) > 1:
@@ -178,8 +177,13 @@ def _halving(part: Sequence[int], work: Callable[[Sequence[int]], list[Result]],
         return _halving(part[:middle], work, free) + _halving(part[middle:], work, free)
     try:
         return work(part)
-    except torch.OutOfMemoryError as error:
-        raise RegardError("the GPU has too little memory for one text; allow shorter outputs, a smaller beam or fewer samples") from error
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        machine = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
+        raise RegardError(
+            f"{machine} has too little memory for one text; allow shorter outputs, a smaller beam or fewer samples"
+        ) from error
 
 
 @torch.inference_mode()

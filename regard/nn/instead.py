@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError, RegardWarning
+from regard.errors import RegardError, RegardWarning, out_of_memory
 
 _told: set[str] = set()
 _given_up: set[str] = set()
@@ -31,7 +31,7 @@ def given_up(what: str) -> bool:
 
 def give_up(what: str, error: Exception) -> None:
     """A kernel or a recording that can't be started here is not tried again. What went wrong otherwise is the caller's."""
-    if isinstance(error, torch.OutOfMemoryError | RegardError):
+    if isinstance(error, RegardError) or out_of_memory(error):
         raise error
     _given_up.add(what)
     instead(what, f"it can't be started ({str(error).strip().split(chr(10))[0] or type(error).__name__})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 from regard.evaluation.baseline import unigram
 from regard.evaluation.metrics import exact_match, translation_scores
 from regard.recipe import Recipe
+from regard.training.figures import METRICS, Figures
 from regard.training.prepare import Prepared
 from regard.training.translator import TRANSLATOR, Shipped, of_dev
 from regard.training.validate import Validation, quality_figure
@@ -117,16 +117,6 @@ def _no_better(figures: dict[str, Any], simple: dict[str, float]) -> bool:
 
 def _history(out: Path, name: str) -> list[tuple[int, float]]:
     """A figure of all validations, by step."""
-    found: dict[int, float] = {}
-    try:
-        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "dev" and isinstance(record.get(name), float):
-            found[record["step"]] = record[name]
+    records = Figures(out / METRICS).read()
+    found = {record["step"]: record[name] for record in records if record.get("kind") == "dev" and isinstance(record.get(name), float)}
     return sorted(found.items())

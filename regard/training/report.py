@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import time
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,10 +13,11 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from regard.errors import RegardError
 from regard.training.ending import Ending
+from regard.training.figures import METRICS, Figures, reason_of
+from regard.training.folder import TENSORBOARD
 from regard.training.validate import Validation
-
-METRICS = "metrics.jsonl"
 
 
 class Writer(Protocol):
@@ -29,7 +31,10 @@ class Report:
     def __init__(self, folder: Path | None, total: int, every: int, console: Console | None = None) -> None:
         self.folder, self.total, self.every = folder, total, every
         self.console = console or Console(stderr=True)
+        self.figures = None if folder is None else Figures(folder / METRICS)
         self.board: Writer | None = None
+        self.before: Callable[[threading.ExceptHookArgs], object] | None = None
+        self.missed: set[str] = set()  # what could not be written, and was said
         self.bar: Progress | None = None
         self.task = TaskID(0)
         self.tokens = self.seconds = self.losses = 0.0
@@ -37,7 +42,9 @@ class Report:
 
     def __enter__(self) -> Report:
         if self.folder is not None:
-            self.board = _board(self.folder / "tensorboard")
+            self.before, threading.excepthook = threading.excepthook, self._in_a_thread
+            with self._missing(TENSORBOARD):
+                self.board = _board(self.folder / TENSORBOARD)
             if self.console.is_terminal:
                 columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn()]
                 self.bar = Progress(*columns, console=self.console)
@@ -47,20 +54,27 @@ class Report:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.bar is not None:
-            self.bar.stop()
+            with suppress(OSError):
+                self.bar.stop()
         if self.board is not None:
-            self.board.close()
+            with self._missing(TENSORBOARD):
+                self.board.close()
+        if self.before is not None:
+            threading.excepthook = self.before
 
     def forget_after(self, step: int) -> None:
         """Takes back what was written of steps that a resumed run will take again."""
-        if self.folder is None or not (self.folder / METRICS).is_file():
+        if self.figures is None:
             return
-        lines = (self.folder / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
-        (self.folder / METRICS).write_text("".join(line for line in lines if _step_of(line) <= step), encoding="utf-8")
+        with self._missing(METRICS):
+            if broken := self.figures.forget_after(step):
+                more = f", and {len(broken) - 1:,} lines like it" if len(broken) > 1 else ""
+                self.say(f"{self.figures.path}, line {broken[0]}: no figures of a step; left out{more}")
 
     def say(self, message: str) -> None:
         if self.folder is not None:
-            self.console.print(message, highlight=False, markup=False, soft_wrap=True)
+            with suppress(OSError):  # a terminal that is gone, or a file that is full, is no reason to stop
+                self.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def tick(self, step: int) -> None:
         """A step was taken; what it came to is told later."""
@@ -101,16 +115,39 @@ class Report:
         self._write(step, ending.record)
 
     def _write(self, step: int, figures: dict[str, Any]) -> None:
-        if self.folder is None:
-            return
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            record = {"step": step, "time": round(time.time(), 3), **figures}
-            finite = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
-            file.write(json.dumps(finite) + "\n")
+        if self.figures is not None:
+            with self._missing(METRICS):
+                self.figures.add(step, figures)
         if self.board is not None:
-            for name, value in figures.items():
-                if isinstance(value, int | float):
-                    self.board.add_scalar(f"{figures['kind']}/{name}", value, step)
+            with self._missing(TENSORBOARD):
+                for name, value in figures.items():
+                    if isinstance(value, int | float):
+                        self.board.add_scalar(f"{figures['kind']}/{name}", value, step)
+
+    @contextmanager
+    def _missing(self, name: str) -> Iterator[None]:
+        """Figures that can't be written are done without: the training matters more."""
+        try:
+            yield
+        except Exception as error:
+            if name == METRICS and not isinstance(error, OSError | RegardError):
+                raise  # what TensorBoard raises is its own affair
+            self._miss(name, error)
+
+    def _miss(self, name: str, error: BaseException | None) -> None:
+        """Says so, once."""
+        if name == TENSORBOARD:
+            self.board = None  # once in trouble, it takes no more
+        if name not in self.missed and self.folder is not None:
+            self.missed.add(name)
+            self.say(f"figures are missing from {self.folder / name}: {reason_of(error)}; the training goes on without them")
+
+    def _in_a_thread(self, trouble: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes in a thread of its own."""
+        if type(trouble.thread).__module__.partition(".")[0] == "tensorboard":
+            self._miss(TENSORBOARD, trouble.exc_value)
+        elif self.before is not None:
+            self.before(trouble)
 
 
 def _board(folder: Path) -> Writer | None:
@@ -119,13 +156,6 @@ def _board(folder: Path) -> Writer | None:
     except ImportError:  # TensorBoard is an extra
         return None
     return SummaryWriter(folder)
-
-
-def _step_of(line: str) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # a line that a kill cut short
-        return 2**62
 
 
 def _exp(value: float) -> float:

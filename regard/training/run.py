@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, outline, save_bundle
-from regard.errors import TrainingError
+from regard.errors import BundleError, TrainingError
 from regard.evaluation.metrics import Confusion
 from regard.models import Network
 from regard.recipe import DataFile, Recipe, load_recipe, to_toml
@@ -21,15 +21,13 @@ from regard.training.begin import Beginning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import World, load_weights, whole, world
 from regard.training.ending import ending
+from regard.training.folder import BUNDLE, CHECKPOINTS, RECIPE, check_folder, check_recipe, write_recipe, write_rows
 from regard.training.lock import owned
 from regard.training.prepare import Prepared, prepare
 from regard.training.report import Report
 from regard.training.trainer import Trainer
 from regard.training.translator import advice
 from regard.training.validate import Validation
-
-RECIPE = "recipe.toml"
-TEST = "test.tsv"  # the rows that data.test_share kept apart, for `regard evaluate`
 
 
 def run_recipe(
@@ -46,11 +44,12 @@ def run_recipe(
     `unguided`: nobody wrote the recipe; where a model that comes with regard may do better, that is said before the first step.
     """
     with world() as here, _owned(out, here, console):
-        checkpoints = Checkpoints(out / "checkpoints", max(recipe.training.keep, recipe.training.average), recipe.training.keep_best)
+        checkpoints = Checkpoints(out / CHECKPOINTS, max(recipe.training.keep, recipe.training.average), recipe.training.keep_best)
         if checkpoints.all() and not resume:
             raise TrainingError(f"{out} holds a training already; go on with it by --resume, or choose another --out")
         report = Report(out if here.first else None, recipe.training.steps, recipe.training.log_every, console)
         recipe = Beginning.within_reach(with_whole_paths(recipe, root))
+        check_recipe(recipe)
         if unguided and here.first and not resume and (advised := advice(recipe, out)) is not None:
             report.say(advised)
         prepared = _prepared(recipe, root, here, report)
@@ -59,7 +58,7 @@ def run_recipe(
         if resume:
             newest = checkpoints.newest(report.say)
             if newest is None and checkpoints.all():
-                raise TrainingError(f"no checkpoint in {out / 'checkpoints'} is whole; start again in another folder")
+                raise TrainingError(f"no checkpoint in {out / CHECKPOINTS} is whole; start again in another folder")
             if newest is not None:
                 trainer.resume(newest)
                 report.say(f"going on from step {newest.step:,}")
@@ -76,20 +75,21 @@ def run_recipe(
             if table is not None:
                 report.say(f"test: {_figures(table)}")
             report.end(trainer.progress.step, ending(recipe, prepared, measured, out))
-            report.say(f"the bundle is in {out / 'bundle'}")
+            report.say(f"the bundle is in {out / BUNDLE}")
         here.wait()
-    return out / "bundle"
+    return out / BUNDLE
 
 
 @contextmanager
 def _owned(out: Path, here: World, console: Console | None) -> Iterator[None]:
-    """The folder is the first process's own; if another training has it, none of them goes on."""
+    """The folder is the first process's own; if another training has it, or it is not as it must be, none of them goes on."""
     with ExitStack() as kept:
         problem = None
         if here.first:
             try:
                 kept.enter_context(owned(out, Report(out, 0, 1, console).say))
-            except TrainingError as error:
+                check_folder(out)
+            except (TrainingError, BundleError) as error:
                 problem = str(error)
         problem = here.share(problem)
         if problem is not None:
@@ -120,16 +120,9 @@ def with_whole_paths(recipe: Recipe, root: Path | None) -> Recipe:
 
 def _begin(recipe: Recipe, prepared: Prepared, out: Path) -> None:
     """What a run must know to go on, before its first step."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / RECIPE).write_text(to_toml(recipe), encoding="utf-8")
-        if recipe.data.test_share:
-            rows = ("\t".join(" ".join(text.split()) for text in row.texts) for row in prepared.test_rows)  # no tab or line break within
-            part = out / f"{TEST}.part"
-            part.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-            part.replace(out / TEST)
-    except OSError as error:
-        raise TrainingError(f"can't write to {out}: {error.strerror}; choose another --out") from error
+    write_recipe(recipe, out)
+    if recipe.data.test_share:
+        write_rows(("\t".join(" ".join(text.split()) for text in row.texts) for row in prepared.test_rows), out)  # no tab or break within
     prepared.vocabularies.target.save(out / TOKENIZER)
     if not prepared.vocabularies.joint:
         prepared.vocabularies.source.save(out / SOURCE_TOKENIZER)
@@ -173,7 +166,7 @@ def _write_bundle(
     model.load_state_dict(weights, assign=True)
     source = None if prepared.vocabularies.joint else out / SOURCE_TOKENIZER
     card = _card(recipe, model, measured, table, out.name)
-    save_bundle(model, out / "bundle", tokenizer=out / TOKENIZER, source_tokenizer=source, card=card)
+    save_bundle(model, out / BUNDLE, tokenizer=out / TOKENIZER, source_tokenizer=source, card=card)
 
 
 def _figures(table: Confusion) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.collate import Batch, Form
 from regard.data.loader import Cursor, Share, Step, steps
 from regard.data.plan import Plan, make_plan
-from regard.errors import ConfigError, TrainingError
+from regard.errors import ConfigError, TrainingError, out_of_memory
 from regard.evaluation.metrics import Confusion
 from regard.models import build
 from regard.nn.backends import choose, varlen_starts
@@ -160,7 +160,9 @@ class Trainer:
         step = next(stepping)
         try:
             figures = self._update(step)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
             return self._smaller_parts(stepping, error)
         self.progress.step += 1
         self.progress.cursor = step.after
@@ -236,7 +238,7 @@ class Trainer:
             dist.all_reduce(numbers)
         return numbers
 
-    def _smaller_parts(self, stepping: Iterator[Step], error: torch.OutOfMemoryError) -> Iterator[Step]:
+    def _smaller_parts(self, stepping: Iterator[Step], error: Exception) -> Iterator[Step]:
         """Works through each batch in twice as many parts: less memory, the same result."""
         if self.world.size > 1 or self.progress.accumulate >= 256:
             raise TrainingError(f"out of memory at step {self.progress.step + 1}; lower training.batch_tokens") from error
@@ -387,6 +389,8 @@ def _stop_requested() -> Iterator[Callable[[], bool]]:
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup and background jobs of scripts are not meant by Ctrl-C
             before[number] = signal.signal(number, ask)
     except ValueError:  # not the main thread: signals are someone else's
         pass

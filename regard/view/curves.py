@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import RegardError, installing
+from regard.view.pictures import write_figure
 
 if TYPE_CHECKING:
     from regard.evaluation.lengths import Span
@@ -40,7 +41,4 @@ def plot_by_length(curves: Mapping[str, Sequence[Span]], path: Path, *, title: s
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    try:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (OSError, ValueError) as error:
-        raise RegardError(f"can't write the plot {path}: {error}") from error
+    write_figure(figure, path, dpi=150)

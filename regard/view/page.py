@@ -17,13 +17,12 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError
+from regard.files import write_file
 
 WEB = Path(__file__).parent.parent / "serve" / "web"
 MOST = 2_500_000  # characters of the trace, so that the file stays below 3 MB
@@ -64,15 +63,7 @@ def page(document: dict[str, Any], web: Path = WEB) -> str:
 def write_page(document: dict[str, Any], path: Path, web: Path = WEB) -> int:
     """Writes the file, whole or not at all, and says how many bytes it has."""
     content = page(document, web).encode("utf-8")
-    made = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(content)
-        made.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            made.unlink(missing_ok=True)
-        raise PageError(f"could not write {path}: {error.strerror}; choose another place with --out") from error
+    write_file(path, content)
     return len(content)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from regard.evaluation.piece import bar_lines
 from regard.text.corpus import find
 from regard.text.metre import Numbers
 from regard.text.midi import Score, read_score
+from regard.view.pictures import check_picture, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
 BARS_A_ROW = 12
 BLACK_KEYS = (1, 3, 6, 8, 10)
 GROUND, BLACK_ROW, LINE, BEAT, INK = "#ffffff", "#f1f2f4", "#9aa0a8", "#e2e4e8", "#3a3f47"
@@ -27,8 +27,7 @@ WIDTH, ROW_HEIGHT = 11.0, 2.4  # inches
 
 def draw_pianoroll(piece: str | Path, output: Path, *, bars: tuple[int, int] | None = None, title: str | None = None) -> None:
     """Draws a MIDI file, or the bars of it from one to another (from 1), into a .png, .svg or .pdf."""
-    if output.suffix.lower() not in FORMATS:
-        raise RegardError(f"{output}: a picture ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+    check_picture(output)
     path = find(str(piece))
     try:
         content = path.read_bytes()
@@ -37,14 +36,8 @@ def draw_pianoroll(piece: str | Path, output: Path, *, bars: tuple[int, int] | N
     figure = pianoroll(content, str(path), bars=bars, title=title)
     from matplotlib import rc_context
 
-    fixed: dict[str, Any] = {"Date": None} if output.suffix.lower() != ".png" else {}
-    if output.suffix.lower() == ".pdf":
-        fixed = {"CreationDate": None}
-    try:
-        with rc_context({"svg.hashsalt": "regard", "svg.fonttype": "none"}):  # the same piece gives the same file
-            figure.savefig(output, dpi=120, metadata=fixed)
-    except OSError as error:
-        raise RegardError(f"can't write {output}: {error.strerror or error}; choose another place") from error
+    with rc_context({"svg.fonttype": "none"}):
+        write_figure(figure, output, dpi=120)
 
 
 def pianoroll(content: bytes, name: str, *, bars: tuple[int, int] | None = None, title: str | None = None) -> Figure:

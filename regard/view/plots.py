@@ -18,6 +18,7 @@ from torch import Tensor
 from regard.door.schemes import Scheme, Schemes
 from regard.door.trace_types import Looks, Sentence, Trace
 from regard.errors import ConfigError, RegardError, installing, nearest
+from regard.view.pictures import make_folder, write_figure
 from regard.view.terminal import shade
 
 if TYPE_CHECKING:
@@ -77,13 +78,9 @@ def new_figure(width: float, height: float) -> Figure:
 def save(figure: Figure, path: str | Path, warn: Callable[[str], None] | None = None) -> Path:
     """Writes a figure as its name ends: .png, .svg or .pdf. `warn`: is told where no font here has a letter that is needed."""
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            figure.savefig(path, dpi=160, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        raise RegardError(f"could not write {path}: {error.strerror}; choose another folder") from error
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        write_figure(figure, path, dpi=160, facecolor="white")
     if warn is not None and path.suffix != ".svg" and any("Glyph" in str(each.message) for each in said):
         warn(f"{path}: no font here has all its letters, so boxes stand for some; install one that has, or write SVG, where text is text")
     return path
@@ -103,6 +100,7 @@ def write_plots(trace: Trace, folder: Path, *, svg: bool = False, warn: Callable
         figures["entropy"] = entropy(trace)
     if trace.schemes is not None:
         figures["positions"] = positions(trace.schemes)
+    make_folder(folder)
     return [save(figure, folder / f"{name}.{ending}", warn) for name, figure in figures.items()]
 
 

@@ -35,6 +35,7 @@ def document(page: Path) -> Any:
 )
 def test_a_page_for_every_family(bundle: Bundles, tmp_path: Path, name: str, arguments: list[str], verb: str) -> None:
     page = tmp_path / "out" / "page.html"
+    page.parent.mkdir()
     done = run("view", *arguments, "--model", bundle(name), "--out", page)
     assert (done.code, done.out) == (0, "")
     assert re.search(rf"wrote {re.escape(str(page))}, \d\.\d MB; open it in a browser", done.err)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from regard.door import Model, load
+from regard.files import OutputError
 from regard.view.page import MOST, WEB, PageError, as_data, bundled, page, write_page
 from regard.view.trace_json import as_json
 
@@ -172,10 +173,13 @@ def test_what_can_not_be_put_into_one_file(web: Path, file: str, text: str, mess
 
 def test_written_whole_or_not_at_all(web: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "page.html"
+    with pytest.raises(OutputError, match=r"there is no folder .*new; make it first"):
+        write_page({"text": "é"}, path, web)
+    path.parent.mkdir()
     assert write_page({"text": "é"}, path, web) == path.stat().st_size
     assert [file.name for file in path.parent.iterdir()] == ["page.html"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(PageError, match="choose another place with --out"):
+    with pytest.raises(OutputError, match="there is no folder"):
         write_page({}, tmp_path / "file" / "page.html", web)
 
 

@@ -159,7 +159,7 @@ def test_what_can_not_be_drawn(trace: Trace, model: Models, tmp_path: Path, monk
     with pytest.raises(RegardError, match="no alignment"):
         alignment(model("writer").trace("the", max_length=2))
     (tmp_path / "file").write_text("")
-    with pytest.raises(RegardError, match="choose another folder"):
+    with pytest.raises(RegardError, match="there is no folder"):
         save(alignment(trace), tmp_path / "file" / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RegardError, match=re.escape(installing("view"))):
