@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from regard.errors import ConfigError, nearest
 
 Positive = Annotated[int, Field(gt=0)]
+MOST_TRIED = 4096  # numbers of heads that are tried for a remedy: a width may be anything
 Layers = Annotated[int, Field(gt=0, le=1024)]
 Epsilon = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -107,7 +108,7 @@ class Transformer(Vocabulary):
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         if self.head_width is None and self.width % self.heads:
-            fits = [n for n in range(1, self.width + 1) if self.width % n == 0 and n <= 2 * self.heads]
+            fits = [n for n in range(1, min(2 * self.heads, self.width, MOST_TRIED) + 1) if self.width % n == 0]
             raise ValueError(
                 f"heads = {self.heads} does not divide width = {self.width}; choose heads from {fits} or set head_width yourself"
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from regard.bundle import CARD, CONFIG, read_config
 from regard.errors import BundleError, nearest
+from regard.storage import at_home
 
 FOLDER = Path(__file__).parent / "shipped_models"
 
@@ -18,7 +19,7 @@ def shipped() -> dict[str, Path]:
 
 def find_bundle(name: str | Path) -> Path:
     """Where a bundle lies: in the folder of that name, in that of the run that made it, or among those that come with regard."""
-    folder = Path(name).expanduser()
+    folder = at_home(name)
     for place in (folder, folder / "bundle"):
         if (place / CONFIG).is_file():
             return place

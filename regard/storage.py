@@ -29,7 +29,20 @@ Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 def cache_folder() -> Path:
     """Where tokenised data is kept, and what was verified: REGARD_CACHE, or the user's cache folder."""
-    return Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
+    if named := os.environ.get("REGARD_CACHE"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "regard"
+    except RuntimeError:  # a user without an entry, as in many containers
+        raise BundleError("nobody knows where this user's home is; name a folder for the cache with REGARD_CACHE") from None
+
+
+def at_home(name: str | Path) -> Path:
+    """A path in which ~ stands for a home."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise BundleError(f"nobody knows where the home in {name} is; write the whole path") from None
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
+import os
 import signal
 import sys
 import warnings
@@ -51,8 +53,22 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # the system's own, which nobody has put into words nearer by
+        print(f"regard: {_of_the_system(error)}", file=sys.stderr)
+        sys.exit(1)
     finally:
         gc.freeze()  # the process ends: what is left needs no looking through, which would take a fifth of a second
+
+
+def _of_the_system(error: OSError) -> str:
+    remedies = {
+        errno.ENAMETOOLONG: "is it a text where the name of a file or a model belongs?",
+        errno.EACCES: "change its permissions, or choose another",
+        errno.ENOSPC: "free some space",
+        errno.EMFILE: "allow more open files with ulimit -n",
+    }
+    name = "" if error.filename is None else f"{os.fsdecode(error.filename)[:80]!r}: "
+    return f"{name}{error.strerror or error}; {remedies.get(error.errno or 0, 'see that it is there and that you may use it')}"
 
 
 def _show(others: Any, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

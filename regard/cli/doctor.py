@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from collections import defaultdict
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -26,9 +27,12 @@ def findings() -> dict[str, Any]:
     import torch
 
     from regard.decoding.products import FloatProduct, Int8Product, available, sums_in_32_bits
+    from regard.errors import BundleError
     from regard.storage import cache_folder
 
-    cache = cache_folder()
+    cache: Path | None = None
+    with suppress(BundleError):  # nobody knows where home is
+        cache = cache_folder()
     found: dict[str, Any] = {
         "regard": __version__,
         "python": platform.python_version(),
@@ -41,7 +45,9 @@ def findings() -> dict[str, Any]:
         "packed_weights": available(FloatProduct),
         "int8": {"kernels": available(Int8Product), "sums_in_32_bits": sums_in_32_bits()},
         "extras": _extras(),
-        "cache": {"folder": str(cache), "writable": _writable(cache)},
+        "cache": {"folder": "nowhere: REGARD_CACHE names none, and no home is known", "writable": False}
+        if cache is None
+        else {"folder": str(cache), "writable": _writable(cache)},
     }
     return found | {"problems": _problems(found)}
 

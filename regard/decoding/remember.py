@@ -19,6 +19,7 @@ import torch
 
 import regard
 from regard.decoding.ready import Known, WrittenIn
+from regard.errors import BundleError
 from regard.models import Network
 from regard.storage import cache_folder
 
@@ -33,7 +34,7 @@ class Memory:
 
     def __init__(self, folder: Path, network: Network, precision: WrittenIn) -> None:
         self.file: Path | None = None
-        with suppress(OSError, RuntimeError):  # nobody knows where home is, say
+        with suppress(OSError, BundleError):  # nobody knows where home is, say
             self.file = cache_folder() / FOLDER / f"{_key(folder, network, precision)}.json"
 
     def read(self) -> Known | None:

@@ -20,6 +20,7 @@ import zstandard
 
 from regard.errors import CorpusError
 from regard.recipe import DataFile, Task
+from regard.storage import at_home
 from regard.text.formats import COMPRESSED, text_lines
 from regard.text.header import named_columns, names_columns
 from regard.text.midi import PARTS, holds_music, songs
@@ -55,7 +56,7 @@ def find(name: str, root: Path | None = None, beside: Path | None = None) -> Pat
     """
     if root is None and os.environ.get("REGARD_DATA"):
         root = Path(os.environ["REGARD_DATA"])
-    given = Path(name).expanduser()
+    given = at_home(name)
     places = [given] if given.is_absolute() else [folder / given for folder in (Path(), beside, root) if folder is not None]
     for place in places:
         if place.is_file() or (place.is_dir() and holds_music(place)):
