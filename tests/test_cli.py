@@ -51,7 +51,8 @@ def test_import(tmp_path: Path) -> None:
     assert load_bundle(tmp_path / "ours").config.vocabulary == 61
 
 
-def test_columns_in_another_order_are_named_and_can_be_chosen(tmp_path: Path) -> None:
+def test_columns_in_another_order_are_named_and_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"row {number}\t{'ab'[number % 2]}\n" for number in range(20)))
     asked: list[str | Path] = ["--task", "classify", "--train", tmp_path / "a.tsv", "--set", "training.steps=2"]
     as_they_stand = regard("train", *asked, "--out", tmp_path / "no")
