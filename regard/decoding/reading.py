@@ -52,7 +52,7 @@ def start(model: Generator, memory: Memory, room: int, hypotheses: int) -> tuple
         return model.start(memory, room, hypotheses)
     longest = memory.tokens.ids.shape[1]
     state, logits = None, None
-    for rows, ids in _by_length(memory.tokens):
+    for rows, ids in _by_length(memory.tokens, memory.tokens.real):
         # As many slots as the longest one needs, and no more than the context has places.
         own, first = model.start(Memory(Tokens(ids)), min(room, model.config.context - ids.shape[1]), hypotheses)
         assert isinstance(own, StackState)
@@ -67,13 +67,12 @@ def start(model: Generator, memory: Memory, room: int, hypotheses: int) -> tuple
     return state, logits
 
 
-def _by_length(tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_length(tokens: Tokens, real: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Which rows have each length, and their ids without padding: (rows of that length, length)."""
     lengths = tokens.lengths
     for length in sorted(set(lengths.tolist())):
         rows = (lengths == length).nonzero().squeeze(1)
-        ids = tokens.ids.index_select(0, rows)
-        yield rows, ids if tokens.real is None else ids[tokens.real.index_select(0, rows)].view(len(rows), length)
+        yield rows, tokens.ids[rows][real[rows]].view(len(rows), length)
 
 
 def _wide(tokens: Tokens, length: int) -> Tokens:
