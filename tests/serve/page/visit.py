@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tests.serve.live import Live
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 VIEWS = ("answer", "attention", "steps", "inside", "positions", "runs")
 LOVE = "I love you very much."
@@ -33,8 +34,26 @@ class Visit:
         self.settled()
         return self.page
 
+    def way(self, pattern: str) -> Way:
+        return Way(self.page, pattern)
+
     def settled(self) -> None:
         self.page.locator("#view[aria-busy=false]:not(:has(.working)):not(:empty)").wait_for()
+
+
+class Way:
+    """The way to one of the server's answers, which can be cut and mended. All of it is watched from before the page opens: where watching
+    begins or ends under way, a request that comes at once may still go as before."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self.instead: Callable[[Route], None] | None = None
+        page.route(pattern, lambda route: self.instead(route) if self.instead else route.continue_())
+
+    def cut(self) -> None:
+        self.instead = lambda route: route.abort()
+
+    def mend(self) -> None:
+        self.instead = None
 
 
 def document(site: Live, **asked: Any) -> dict[str, Any]:
