@@ -23,12 +23,13 @@ from typing import Any
 from regard.errors import RegardError
 
 START_SECONDS = 60.0  # until it can be asked
+PATIENCE = 10  # times as long as it may compute, it is waited for: others may be computing too
 IDLE_SECONDS = 300.0  # that it is kept
 SLACK_SECONDS = 5.0  # beyond its time, after which a process ends by itself: whoever should have ended it is gone
 # What it is told of the environment: nothing that is a secret. And it computes in one thread, since each takes of the memory it may have.
 HEARD = ("TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 ALONE = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-BEGIN = "import sys; sys.path[:] = sys.argv[4:]; from regard.worker import serve; serve(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))"
+BEGIN = "import sys; sys.path[:] = sys.argv[5:]; from regard.worker import serve; serve(sys.argv[1], *map(float, sys.argv[2:5]))"
 
 
 class StoppedError(RegardError):
@@ -39,7 +40,7 @@ class Worker:
     """Asked by any thread, it answers one after the other."""
 
     def __init__(self, module: str, seconds: float, memory: int, idle: float = IDLE_SECONDS) -> None:
-        """`seconds`: for each answer; `memory`: in bytes, beyond what the module itself takes; `idle`: seconds that it waits for a next."""
+        """`seconds`: that an answer may compute; `memory`: in bytes, beyond what the module itself takes; `idle`: seconds till the next."""
         self.module, self.seconds, self.memory, self.idle = module, seconds, memory, idle
         self._process: _Process | None = None
         self._lock, self._owner = threading.Lock(), os.getpid()
@@ -50,12 +51,12 @@ class Worker:
         if self._owner != os.getpid():  # after a fork: the process is that of another, who may be asking it
             self._process, self._lock, self._owner = None, threading.Lock(), os.getpid()
         with self._lock:
-            if self._process is None or not self._process.allow(self.seconds):
+            if self._process is None or not self._process.allow(PATIENCE * self.seconds):
                 self._process = _Process(self.module, self.seconds, self.memory)
                 if self._end is not None:
                     self._end.detach()
                 self._end = weakref.finalize(self, self._process.end)
-                self._process.allow(self.seconds)
+                self._process.allow(PATIENCE * self.seconds)
             return self._process.ask(asked.encode() + b"\n", self.idle)
 
     @property
@@ -119,6 +120,8 @@ class _Process:
     def _why(self) -> str:
         code = self._popen.returncode
         if self._late:
+            return f"took more than {PATIENCE * self._seconds:g} s"
+        if code == -getattr(signal, "SIGPROF", 0):
             return f"took more than {self._seconds:g} s"
         how = signal.Signals(-code).name if code < 0 else f"with code {code}"
         return f"ended the process that it ran in ({how})"
@@ -149,12 +152,14 @@ def _started(module: str, seconds: float, memory: int) -> subprocess.Popen[bytes
     here = str(Path(__file__).parents[1])
     paths = [*sys.path, *([] if here in sys.path else [here])]
     command = [_python(), "-I", "-S", "-X", "utf8", *(["-B"] if sys.dont_write_bytecode else []), "-c", BEGIN]
-    heard = {name: os.environ[name] for name in HEARD if name in os.environ}
+    told = [module, str(seconds), str(PATIENCE * seconds + SLACK_SECONDS), str(memory)]
+    heard = {name: os.environ[name] for name in HEARD if name in os.environ} | ALONE
+    hidden = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     try:
         return subprocess.Popen(
-            [*command, module, str(seconds), str(memory), *paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=heard | ALONE, start_new_session=True, creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )  # fmt: skip
+            [*command, *told, *paths], stdin=pipe, stdout=pipe, stderr=nowhere, env=heard, start_new_session=True, creationflags=hidden
+        )
     except OSError as error:
         raise RegardError(f"no process could be started for what others made ({_python()}: {error.strerror}); see that one can") from error
 
@@ -168,27 +173,34 @@ def _python() -> str:
 # What the process itself does
 
 
-def serve(module: str, seconds: float, memory: int) -> None:
-    """Answers until nobody can ask any more."""
+def serve(module: str, seconds: float, most: float, memory: float) -> None:
+    """Answers until nobody can ask any more. An answer that computes for `seconds`, or takes `most`, is its end."""
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, signal.SIG_IGN)  # whoever asks says when it ends
+    timed = hasattr(signal, "setitimer")
+    if timed:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
     work = importlib.import_module(module).answer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that a library prints is an answer
-    _limit(memory)
+    _limit(int(memory))
     said = b""
     while True:
         answers.write(said + b"\n")
         answers.flush()
         if not (line := sys.stdin.buffer.readline()).endswith(b"\n"):
             return
-        faulthandler.dump_traceback_later(seconds + SLACK_SECONDS, exit=True)
+        faulthandler.dump_traceback_later(most, exit=True)
+        if timed:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             said = json.dumps({"answer": work(json.loads(line))}).encode()
         except MemoryError:
-            said = json.dumps({"why": f"took more than {memory >> 20} MB of memory"}).encode()
+            said = json.dumps({"why": f"took more than {int(memory) >> 20} MB of memory"}).encode()
         except BaseException as error:  # a library's panic too
             said = json.dumps({"why": f"failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"}).encode()
+        if timed:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
 
 

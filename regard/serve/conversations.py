@@ -1,4 +1,4 @@
-"""Conversations, written out by the templates of their models in threads of each model: where one is slow, no other waits for it."""
+"""Conversations, written out by the template of their model in a thread of its own: where one is slow, no other model waits for it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from regard.serve.queue import FullError, LateError
 from regard.serve.settings import Limits
 
 T = TypeVar("T")
-AT_ONCE = 4  # of a model: one is written, and others are cut into tokens
 
 
 class Conversations:
-    """The threads, and how many wait for them. But for the work itself, all of it happens in the event loop."""
+    """A thread for each model, and how many wait for it. But for the work itself, all of it happens in the event loop."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self._waiting: Counter[str] = Counter()
-        self._pools = defaultdict[str, ThreadPoolExecutor](partial(ThreadPoolExecutor, AT_ONCE, thread_name_prefix="regard-conversation"))
+        self._threads = defaultdict[str, ThreadPoolExecutor](partial(ThreadPoolExecutor, 1, thread_name_prefix="regard-conversation"))
 
     async def written(self, name: str, write: Callable[[], T]) -> T:
         """What comes of one, of the model of that name. Being cancelled, it is not begun any more."""
@@ -33,7 +32,7 @@ class Conversations:
         self._waiting[name] += 1
         try:
             async with asyncio.timeout(self.limits.seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._pools[name], write)
+                return await asyncio.get_running_loop().run_in_executor(self._threads[name], write)
         except TimeoutError:
             self.metrics.refused.labels("late").inc()
             raise LateError(f"the conversation was not read within {self.limits.seconds:g} s; ask again later") from None
@@ -41,6 +40,6 @@ class Conversations:
             self._waiting[name] -= 1
 
     def close(self) -> None:
-        """Nobody waits any more; what was begun comes to its end by its own limits."""
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        """Nobody waits any more; what was begun comes to an end by its own limits."""
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)

@@ -9,7 +9,7 @@ from typing import Any
 from regard.errors import RegardError
 from regard.worker import StoppedError, Worker
 
-SECONDS = 2.0  # for a conversation
+SECONDS = 2.0  # of computing, for a conversation
 MEMORY = 512 << 20
 GROWTH, ROOM = 10, 100_000  # what is written has at most so many characters for each that was given, and so many more
 

@@ -16,7 +16,7 @@ from regard.storage import cache_folder
 from regard.worker import StoppedError, Worker
 
 FOLDER = "tried"
-SECONDS = 20.0
+SECONDS = 10.0
 MEMORY = 2 << 30
 IDLE = 10.0  # seconds that a next one is waited for: several models are often loaded together
 OWN = Path(regard.__file__).parent  # what comes with regard is trusted as its code is
