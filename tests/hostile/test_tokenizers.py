@@ -32,7 +32,7 @@ def _untried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _soon() -> Iterator[None]:
     """So that nobody waits for what takes all it may."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "_worker", Worker("regard.text.trial_work", 1.0, 256 << 20))
+        patch.setattr(trial, "_worker", Worker("regard.text.trial_work", 0.5, 256 << 20))
         yield
 
 
@@ -105,11 +105,13 @@ OF_OURS = ("padding", "a token for what is unknown that it has not")
 def test_it_is_refused_when_it_is_loaded(what: str, ours: str, foreign: str, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_text(changed(ours if what in OF_OURS else foreign, CHANGES[what]), encoding="utf-8")
-    for _ in range(2):  # nor is it let in because it was tried
-        with pytest.raises(BundleError) as refused:
+    with pytest.raises(BundleError) as refused:
+        Tokenizer.load(file)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    if what == "padding":
+        with pytest.raises(BundleError):  # nor is it let in because it was tried
             Tokenizer.load(file)
-        assert str(file) in str(refused.value)
-        assert "\n" not in str(refused.value)
     file.write_text(ours, encoding="utf-8")
     assert Tokenizer.load(file).to_json() == ours
 
