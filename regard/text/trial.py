@@ -16,7 +16,7 @@ from regard.storage import cache_folder
 from regard.worker import StoppedError, Worker
 
 FOLDER = "tried"
-SECONDS = 10.0
+SECONDS = 30.0  # a vocabulary of 256,000 takes one or two
 MEMORY = 2 << 30
 IDLE = 10.0  # seconds that a next one is waited for: several models are often loaded together
 OWN = Path(regard.__file__).parent  # what comes with regard is trusted as its code is
