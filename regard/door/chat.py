@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
-
-import jinja2.ext
-import jinja2.nodes
-from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 from regard.door.options import Options
 from regard.door.results import Written
 from regard.door.writing import generate, stream_ids, text_of
 from regard.errors import RegardError, ShapeError
+from regard.text.chat_template import ChatTemplate
 from regard.text.foreign import ForeignTokenizer
 
 if TYPE_CHECKING:
-    from jinja2.parser import Parser
-
     from regard.door import Model
 
 Message = Mapping[str, Any]  # "role": "system", "user" or "assistant", and "content"
@@ -130,72 +120,15 @@ def render(model: Model, messages: Sequence[Message], *, reply: bool = True) -> 
     assert isinstance(tokenizer, ForeignTokenizer)
     roles = {"bos": tokenizer.roles.start, "eos": tokenizer.roles.end, "pad": tokenizer.roles.pad, "unk": tokenizer.roles.unknown}
     names = {f"{role}_token": tokenizer.pieces([id])[0] for role, id in roles.items() if id is not None}
-    try:
-        return _compiled(template).render(messages=messages, tools=None, documents=None, add_generation_prompt=reply, **names)
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:  # whatever a template stumbles over
-        raise RegardError(f"the chat template of {model.name} does not take this conversation: {error}") from error
+    return template.render(model.name, messages, tools=None, documents=None, add_generation_prompt=reply, **names)
 
 
-def template_of(model: Model) -> str:
+def template_of(model: Model) -> ChatTemplate:
     """The template by which a model was taught conversations; not every model was."""
     model.need("generate")
     tokenizer = model.tokenizer
-    if not isinstance(tokenizer, ForeignTokenizer) or not tokenizer.roles.chat:
+    if not isinstance(tokenizer, ForeignTokenizer) or tokenizer.conversations is None:
         raise RegardError(
             f"{model.name} was taught no conversations: it has no chat template; use generate, or import a model that has one"
         )
-    return tokenizer.roles.chat
-
-
-class _Generation(jinja2.ext.Extension):
-    """{% generation %} marks what a model was trained to say; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012  (as the library declares it)
-
-    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Kept(Namespace):
-    """What templates keep things in; names that begin with an underscore would lead into Python itself."""
-
-    def __init__(self, *args: Any, **values: Any) -> None:
-        kept = dict(*args, **values)
-        for name in kept:
-            _check_name(name)
-        super().__init__(**kept)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: str) -> None:
-    if name.startswith("_"):
-        raise SecurityError(f"a chat template may not keep anything under {name!r}")
-
-
-@lru_cache(maxsize=16)
-def _compiled(template: str) -> jinja2.Template:
-    """A template comes with a model from anywhere, so it runs in a sandbox, where it can only write text."""
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
-    sandbox.filters["tojson"] = lambda value, **how: json.dumps(value, **({"ensure_ascii": False} | how))
-    sandbox.globals |= {
-        "raise_exception": _raise,
-        "strftime_now": lambda form: datetime.now().strftime(form),
-        "dict": _dictionary,  # the class itself would lead further
-        "namespace": _Kept,
-    }
-    try:
-        return sandbox.from_string(template)
-    except TemplateError as error:
-        raise RegardError(f"the chat template can't be read ({error}); import the model again") from error
-
-
-def _dictionary(*args: Any, **values: Any) -> dict[str, Any]:
-    return dict(*args, **values)
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)
+    return tokenizer.conversations

@@ -20,6 +20,7 @@ from regard.door import Model, load
 from regard.door.options import chosen
 from regard.door.writing import DRAWN, framed_prompt, language
 from regard.errors import ConfigError, RegardError, nearest
+from regard.serve.conversations import Conversations
 from regard.serve.cores import MOST_WORKERS, Cores
 from regard.serve.metrics import Metrics
 from regard.serve.queue import Ask, Kind, Queue, TooMuchError
@@ -84,6 +85,7 @@ class Desk:
         workers = settings.workers or _workers(models.values(), cores)
         self.queue = Queue(partial(work, self.models, Remembered(), workers), settings.limits, self.metrics, workers, cores)
         self.streams = Streams(settings.limits, self.metrics, cores)
+        self.conversations = Conversations(settings.limits, self.metrics)
 
     def find(self, name: str | None, verb: str) -> tuple[str, Model]:
         """The model of that name, or without one the first that can do this."""
@@ -153,6 +155,7 @@ class Desk:
         self.queue.closing = self.streams.closing = True
 
     def close(self) -> None:
+        self.conversations.close()
         self.queue.close()
         self.streams.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import secrets
@@ -10,6 +9,7 @@ import struct
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -20,7 +20,7 @@ from regard.door.chat import LONGEST_REPLY, chat_ids, template_of
 from regard.door.writing import Prompt
 from regard.errors import ConfigError, RegardError
 from regard.serve import openai_schemas as schemas
-from regard.serve.desk import Desk, UnknownModelError, desk_of
+from regard.serve.desk import Desk, UnknownModelError, desk_of, while_there
 from regard.serve.queue import Ask
 from regard.serve.security import Json
 from regard.serve.stops import Stops, cut
@@ -111,7 +111,8 @@ async def chat(asked: schemas.Chat, request: Request, desk: TheDesk) -> Response
     name, to = _found(desk, asked)
     said, ends = Said(asked.messages[-1].text), list[str]()
     if to is None:  # a template and a large vocabulary take their time, which others need not wait for
-        said, ends = await asyncio.to_thread(rendered, desk, desk.models[name], asked.messages)
+        writing = desk.conversations.written(name, partial(rendered, desk, desk.models[name], asked.messages))
+        said, ends = await while_there(request, writing)
     most = asked.max_completion_tokens or asked.max_tokens or (LONGEST_REPLY if to is None else None)
     wanted = _wanted("chat", asked, name, to, [said], most, bool(asked.logprobs), False, [*asked.stops, *ends])
     return await (_streamed(wanted, request, desk) if asked.stream else _whole(wanted, request, desk))

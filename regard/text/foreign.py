@@ -15,6 +15,7 @@ from typing import Any, Self
 import tokenizers
 
 from regard.errors import BundleError, RegardError
+from regard.text.chat_template import ChatTemplate
 from regard.text.tokenizer import BYTE_OF, FOREIGN, Frame, Tokenizer, open_library
 
 WORD_START = "▁"  # how SentencePiece writes a space
@@ -82,6 +83,11 @@ class ForeignTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         return f"{FOREIGN}{json.dumps(asdict(self.roles), ensure_ascii=False)},{self.library_json()[1:]}"
+
+    @cached_property
+    def conversations(self) -> ChatTemplate | None:
+        """How they are written out, where the model was taught any."""
+        return ChatTemplate(self.roles.chat) if self.roles.chat else None
 
     @property
     def mask_id(self) -> int:

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import BundleError, ConfigError, CorpusError, RegardError, nearest
-from regard.recipe import TokenizerSettings
+
+if TYPE_CHECKING:
+    from regard.recipe import TokenizerSettings
 
 PAD, START, END, MASK, UNKNOWN = "<pad>", "<start>", "<end>", "<mask>", "<unk>"
 SPECIAL = (PAD, START, END, MASK)
@@ -109,6 +111,8 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """A tokenizer of ours, or one from elsewhere that was imported."""
+        from regard.text.trial import refuse_untrusted
+
         path = Path(path)
         try:
             content = path.read_text(encoding="utf-8")
@@ -116,6 +120,7 @@ class Tokenizer:
             raise BundleError(f"can't read the tokenizer {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise BundleError(f"{path} is not UTF-8 text (byte {error.start}); copy it again from where it came") from error
+        refuse_untrusted(path, content)
         try:
             return cls.from_json(content)
         except BundleError as error:

@@ -142,7 +142,7 @@ def test_the_oldest_turns_are_forgotten(tmp_path: Path) -> None:
         (LLAMA_2, TALK[1:3] + TALK[2:3], "does not take this conversation: roles must alternate user/assistant"),
         (CHATML, [{"role": "user"}], 'a message has a "role" and a "content", both text'),
         (CHATML, [{"role": "user", "content": 3}], 'a message has a "role" and a "content", both text'),
-        ("{% for %}", TALK, "the chat template can't be read"),
+        ("{% for %}", TALK, r"the chat template of .* can't be read: .* \(line 1 of the template\)"),
         ("{{ ''.__class__.__mro__ }}", TALK, "does not take this conversation: access to attribute '__class__'"),
         ("{{ messages.append(1) }}", TALK, "does not take this conversation: .*append"),
         ("{% set n = namespace(__class__=1) %}", TALK, "may not keep anything under '__class__'"),
