@@ -15,7 +15,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.config import ModelConfig
-from regard.errors import BundleError, ConversionError
+from regard.errors import ConversionError
+from regard.interop.parts import reading
 from regard.interop.spm import library_of, library_with_ids, read_model
 from regard.interop.vocabularies import Kind, Pieces, over_bytes
 from regard.storage import read_json
@@ -77,16 +78,12 @@ class Folder:
 
 def read_tokenizers(path: Path, kind: str, config: ModelConfig) -> tuple[ForeignTokenizer, ForeignTokenizer | None] | None:
     """The tokenizer of what a model writes and of what it reads, and that of the latter where it is another; None: the folder has none."""
-    try:
+    with reading(path):
         folder = Folder.read(path, kind, config)
         if folder.has("source.spm", "target.spm", "vocab.json"):
             return _marian(folder, "target.spm"), _marian(folder, "source.spm")
         library = _library(folder)
         return None if library is None else (_finished(folder, library), None)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise ConversionError(f"{path}: the tokenizer's files have a value of the wrong kind ({error}); copy them again") from error
-    except BundleError as error:
-        raise ConversionError(f"{path}: {error}") from error
 
 
 def _library(folder: Folder) -> tokenizers.Tokenizer | None:
