@@ -23,6 +23,7 @@ from regard.errors import BundleError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 2 * 1024**3
+LONGEST_HEADER = 1 << 23  # bytes in which a file lists its tensors, some 100,000; 85 MB take safetensors 10 s, and gigabytes of memory
 WINDOWS = os.name == "nt"
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
@@ -174,6 +175,10 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise BundleError(f"{path} is missing, though {INDEX} names it; copy the folder again from where it came")
     try:
+        with path.open("rb") as content:
+            header = int.from_bytes(content.read(8), "little")
+        if LONGEST_HEADER < header < path.stat().st_size:
+            raise BundleError(f"{path} lists its tensors in {header:,} bytes, which is far more than any model has; don't trust it")
         with safe_open(path, framework="pt") as file:
             # Copies, because kernels round differently where a tensor is not aligned, and tensors in a file are not.
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)

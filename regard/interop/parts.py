@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import ConversionError, RegardError, out_of_memory
+from regard.errors import ConversionError, RegardError, out_of_memory, panicked
 
 Config = dict[str, Any]
 
+# What Python, PyTorch and the libraries raise over a value that is not as it should be.
+WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -33,8 +35,9 @@ def reading(where: Path) -> Iterator[None]:
         yield
     except RegardError as error:
         raise ConversionError(str(error) if str(where) in str(error) else f"{where}: {error}") from error
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError) as error:
-        if out_of_memory(error):
+    except BaseException as error:
+        # The tokenizers library has nothing narrower than an Exception, or a panic.
+        if not (type(error) is Exception or isinstance(error, WRONG) or panicked(error)) or out_of_memory(error):
             raise
         raise ConversionError(f"{where} has a value of the wrong kind: {error}; copy it again from where it came") from error
 
