@@ -28,6 +28,7 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 LOWEST, HIGHEST = 21, 108  # the keys of a piano
 LONGEST = 8  # beats that a note lasts at most
 VELOCITIES, TEMPOS, SLOWEST, FASTEST = 16, 24, 40, 180
+MOST_BARS = 1 << 14  # from the first note to the last: two notes far apart, a few bytes in a file, would be millions of events
 TICKS = 480  # of a beat, in files that are written
 PARTS = ("test", "dev", *["train"] * 8)  # a song belongs to one of them by the hash of its name
 BEYOND = "beyond the piano"
@@ -102,12 +103,16 @@ def read_midi(path: Path) -> str:
 def to_events(content: bytes, name: str) -> str:
     """The events of a MIDI file's content, with bars as its notes have them; `name` is what an error calls it."""
     score = read_score(content, name)
+    if score.tpq < 1:
+        raise CorpusError(f"{name} says that a beat has no time; copy it again from where it came, or take it out")
     notes = _notes(score, name)
     unit = score.tpq / SIXTEENTHS
     starts, lengths = notes["time"] / unit, notes["duration"] / unit
     metre = hear_metre(starts, lengths, notes["pitch"], _beats_said(score))
     lines = metre.lines(starts)
     begin = int(lines.min()) // metre.bar * metre.bar  # silence before the first bar is no music
+    if (bars := (int(lines.max()) - begin) // metre.bar) >= MOST_BARS:
+        raise CorpusError(f"{name} has a note after {bars:,} bars, many hours in; take it out")
     durations = np.clip(np.rint(lengths), 1, LONGEST * SIXTEENTHS).astype(np.int64)
     struck = _each_key_once(lines - begin, durations, notes["pitch"], notes["velocity"])
     tempos = _tempos(score, metre, begin, last=int(struck["time"].max()))
@@ -203,7 +208,7 @@ def _notes(score: Score, name: str) -> dict[str, Numbers]:
 
 def _beats_said(score: Score) -> int | None:
     """The beats of a bar, in quarters, that a file claims for all of it; None where it changes, or bars are not made of quarters."""
-    said = {signature.numerator * 4 / signature.denominator for signature in score.time_signatures}
+    said = {signature.numerator * 4 / signature.denominator for signature in score.time_signatures if signature.denominator}
     beats = said.pop() if len(said) == 1 else None
     return int(beats) if beats is not None and beats in BEATS else None
 
