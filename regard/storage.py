@@ -166,13 +166,15 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BundleError(f"{path} is nested deeper than any config; don't trust it") from error
     except json.JSONDecodeError as error:
         raise BundleError(f"{path}, line {error.lineno}: not JSON ({error.msg}); copy it again from where it came") from error
+    except ValueError as error:  # Python reads no number of thousands of digits
+        raise BundleError(f"{path} has a number of more digits than any setting; don't trust it") from error
     if not isinstance(content, dict):
         raise BundleError(f"{path} should hold a JSON object, not a {type(content).__name__}")
     return content
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
+    if not os.path.isfile(path):  # which, unlike Path's, has no trouble with a name that is too long
         raise BundleError(f"{path} is missing, though {INDEX} names it; copy the folder again from where it came")
     try:
         with path.open("rb") as content:

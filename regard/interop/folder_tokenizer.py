@@ -21,7 +21,7 @@ from regard.interop.spm import library_of, library_with_ids, read_model
 from regard.interop.vocabularies import Kind, Pieces, over_bytes
 from regard.storage import read_json
 from regard.text.foreign import ForeignTokenizer, Roles
-from regard.text.tokenizer import open_library
+from regard.text.tokenizer import open_library, trusted
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in the order they are added
 BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
@@ -89,7 +89,7 @@ def read_tokenizers(path: Path, kind: str, config: ModelConfig) -> tuple[Foreign
 def _library(folder: Folder) -> tokenizers.Tokenizer | None:
     path = folder.path
     if folder.has("tokenizer.json"):
-        return _as_said(folder, open_library((path / "tokenizer.json").read_text(encoding="utf-8")))
+        return _as_said(folder, trusted(open_library((path / "tokenizer.json").read_text(encoding="utf-8"))))
     if folder.kind in ("bert", "distilbert") and folder.has("vocab.txt"):
         return _word_pieces(folder)
     if folder.kind in ("gpt2", "roberta", "bart", "qwen2", "llama") and folder.has("vocab.json", "merges.txt"):

@@ -20,6 +20,7 @@ from regard.errors import BundleError
 GROWTH = 256  # SentencePiece's rules with all that models put around them come to 72
 MOST_STEPS = 256
 LONGEST_TOKEN = 1 << 14  # characters
+WIDEST_GAP = 1 << 20  # ids that stand for nothing; some vocabularies have a few
 LONGEST_AFFIX = 64  # characters that are put to every piece of a word
 LONGEST_WORD = 1 << 10  # characters of a word that are compared with every piece; BERT's is 100
 LONGEST_FRAME = 1 << 10  # tokens around a text
@@ -39,7 +40,10 @@ def refuse_growth(library: tokenizers.Tokenizer) -> None:
     affixes = (getattr(model, name, None) or "" for name in ("continuing_subword_prefix", "end_of_word_suffix"))
     if any(len(affix) > LONGEST_AFFIX for affix in affixes) or getattr(model, "max_input_chars_per_word", 0) > LONGEST_WORD:
         raise BundleError("the tokenizer's words or what is put to their pieces are longer than any language has; don't trust it")
-    if max(map(len, library.get_vocab()), default=0) > LONGEST_TOKEN:
+    ids = library.get_vocab()
+    if max(ids.values(), default=0) > len(ids) + WIDEST_GAP:  # the library writes a vocabulary with a place for each id
+        raise BundleError(f"the tokenizer has ids far beyond its {len(ids):,} tokens; don't trust it")
+    if max(map(len, ids), default=0) > LONGEST_TOKEN:
         raise BundleError(f"the tokenizer has a token of more than {LONGEST_TOKEN:,} characters; don't trust it")
     for step in _steps(library.post_processor):
         _refuse_frame(step)

@@ -112,7 +112,8 @@ def tree_damaged(chance: random.Random, tree: Any) -> Any:
 
 
 def json_damaged(chance: random.Random, content: bytes) -> bytes:
-    return json.dumps(tree_damaged(chance, json.loads(content)), ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
+    made = json.dumps(tree_damaged(chance, json.loads(content)), ensure_ascii=chance.random() < 0.5, separators=(",", ":"))
+    return made.encode("utf-8", "surrogatepass")
 
 
 def header_damaged(chance: random.Random, content: bytes) -> bytes:

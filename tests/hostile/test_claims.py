@@ -14,19 +14,19 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.bundle import save_bundle
+from regard.bundle import outline, read_config, save_bundle
 from regard.config import parse_model
 from regard.door import load
 from regard.errors import BundleError, ConversionError, CorpusError
 from regard.interop.spm import read_model
 from regard.interop.vocabularies import Kind, Pieces
 from regard.models import build
-from regard.storage import LONGEST_HEADER, WEIGHTS, read_tensors
+from regard.storage import INDEX, LONGEST_HEADER, WEIGHTS, read_tensors
 from regard.text.foreign import ForeignTokenizer, Roles
 from regard.text.growth import GROWTH
-from regard.text.midi import to_events
+from regard.text.midi import songs, to_events
 from regard.text.tokenizer import Tokenizer
-from tests.hostile.formats import SHAPE, field, gguf_bytes, gguf_value
+from tests.hostile.formats import SHAPE, field, gguf_bytes, gguf_value, song, songs_in, written
 from tests.text.tunes import WALTZ, midi_file, ticks
 
 # GGUF
@@ -125,10 +125,51 @@ def test_a_list_of_tensors_without_end(tmp_path: Path) -> None:
         read_tensors(tmp_path)
 
 
+def test_a_list_of_files_with_names_too_long(tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "a" * 300}}))
+    with pytest.raises(BundleError, match=r"a is missing, though model\.safetensors\.index\.json names it"):
+        read_tensors(tmp_path)
+
+
+# Configs
+
+
+def test_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"kind": "lm", "vocabulary": ' + "9" * 5000 + "}")
+    with pytest.raises(BundleError, match=r"config\.json has a number of more digits than any setting"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("vocabulary", [2**62, 10**400])
+def test_a_model_larger_than_can_be_counted(vocabulary: int) -> None:
+    with pytest.raises(BundleError, match="a model with more numbers than can be counted"):
+        outline(parse_model({"kind": "lm", **SHAPE, "vocabulary": vocabulary}))
+
+
 # Music
 
 
-def test_notes_that_lie_far_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.mid", "a.zip", "a.tar.gz"])
+def test_a_song_without_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.text.midi.LONGEST_SONG", 100)
+    file = songs_in(name)(tmp_path) if name != "a.mid" else written(name, song())(tmp_path)
+    with pytest.raises(CorpusError, match=r"a\.mid is far too long for a song; take it out"):
+        list(songs(file))
+
+
+def test_a_zip_that_was_locked_or_packed_in_an_unknown_way(tmp_path: Path) -> None:
+    file = songs_in("a.zip")(tmp_path)
+    whole = file.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    for place, message in ((8, "encrypted"), (10, "compression method")):
+        changed = bytearray(whole)
+        changed[directory + place] = changed[place - 2] = 1 if place == 8 else 77
+        file.write_bytes(changed)
+        with pytest.raises(CorpusError, match=rf"a\.zip is damaged or cut short \(.*{message}"):
+            list(songs(file))
+
+
+def test_notes_that_lie_far_apart() -> None:
     notes = [*ticks(WALTZ), (1 << 20, 4, 60, 80)]
     with pytest.raises(CorpusError, match=r"a\.mid has a note after 349,\d+ bars"):
         to_events(midi_file(notes, 3, division=1), "a.mid")
@@ -161,6 +202,10 @@ def set_model(kind: Any, **settings: Any) -> Change:
     return lambda made: setattr(made, "model", kind(LETTERS, **settings))
 
 
+def set_ids(ids: dict[str, int]) -> Change:
+    return lambda made: setattr(made, "model", models.BPE(ids, []))
+
+
 DOUBLE = tokenizers.normalizers.Replace("a", "aa")
 TWICE = processors.TemplateProcessing(single="$A $A", special_tokens=[])
 FRAME = processors.TemplateProcessing(single="[X] $A", special_tokens=[{"id": "[X]", "ids": [0] * 2000, "tokens": ["a"] * 2000}])
@@ -181,18 +226,17 @@ GROWING = {
     "a long frame": (set_part("post_processor", FRAME), "more around a text than any model reads"),
     "long words": (set_model(models.WordPiece, unk_token="a", max_input_chars_per_word=10**9), WORDS),
     "long ends of words": (set_model(models.BPE, merges=[], end_of_word_suffix="a" * 10**5), WORDS),
+    "ids far apart": (set_ids({**LETTERS, "c": 2**31}), "ids far beyond its 10 tokens"),
     "a long token": (lambda made: made.add_tokens(["a" * 10**5]), "a token of more than 16,384 characters"),
 }
 
 
 @pytest.mark.parametrize(("change", "message"), GROWING.values(), ids=GROWING)
-def test_a_tokenizer_that_would_make_texts_grow(change: Change, message: str, tmp_path: Path) -> None:
+def test_a_tokenizer_that_would_make_texts_grow(change: Change, message: str) -> None:
     made = library()
     change(made)
-    foreign = f'{{"regard":{{"pad": 0, "start": 1, "end": 2}},{made.to_str()[1:]}'
-    (tmp_path / "tokenizer.json").write_text(foreign, encoding="utf-8")
-    with pytest.raises(BundleError, match=rf"tokenizer\.json: the tokenizer.*{message}.*; don't trust it"):
-        Tokenizer.load(tmp_path / "tokenizer.json")
+    with pytest.raises(BundleError, match=rf"the tokenizer.*{message}.*; don't trust it"):
+        ForeignTokenizer(made, Roles(0, 1, 2))
 
 
 def test_rules_for_characters_that_make_long_texts() -> None:
