@@ -89,7 +89,8 @@ def read_tokenizers(path: Path, kind: str, config: ModelConfig) -> tuple[Foreign
 def _library(folder: Folder) -> tokenizers.Tokenizer | None:
     path = folder.path
     if folder.has("tokenizer.json"):
-        return _as_said(folder, trusted(open_library((path / "tokenizer.json").read_text(encoding="utf-8"))))
+        library, _ = trusted(open_library((path / "tokenizer.json").read_text(encoding="utf-8")))
+        return _as_said(folder, library)
     if folder.kind in ("bert", "distilbert") and folder.has("vocab.txt"):
         return _word_pieces(folder)
     if folder.kind in ("gpt2", "roberta", "bart", "qwen2", "llama") and folder.has("vocab.json", "merges.txt"):

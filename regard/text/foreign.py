@@ -60,7 +60,7 @@ class ForeignTokenizer(Tokenizer):
 
     def __init__(self, library: tokenizers.Tokenizer, roles: Roles) -> None:
         library.encode_special_tokens = False
-        self._library, self.roles = trusted(library), roles
+        (self._library, self._highest), self.roles = trusted(library), roles
         self._special = {token.content: id for id, token in sorted(library.get_added_tokens_decoder().items()) if token.special}
         for role in ("start", "end", "mask", "unknown"):
             id = getattr(roles, role)
@@ -98,10 +98,10 @@ class ForeignTokenizer(Tokenizer):
         roles = (self.roles.pad, self.roles.start, self.roles.end, self.roles.mask, self.roles.unknown)
         return frozenset(self._special.values()) | {id for id in roles if id is not None}
 
-    @cached_property
+    @property
     def size(self) -> int:
         """One more than the highest id: some vocabularies have gaps."""
-        return self.roles.unknown_from or 1 + max(self._library.get_vocab().values())
+        return self.roles.unknown_from or 1 + self._highest
 
     def tag_id(self, tag: str) -> int:
         return self._special[f">>{tag}<<"] if tag in self.tags else super().tag_id(tag)

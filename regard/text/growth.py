@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ import tokenizers
 
 from regard.errors import BundleError
 
-GROWTH = 256  # SentencePiece's rules with all that models put around them come to 72
+GROWTH = 512  # SentencePiece's rules for characters come to 72, and with all of XLNet's steps around them to 288
 MOST_STEPS = 256
 LONGEST_TOKEN = 1 << 14  # characters
 WIDEST_GAP = 1 << 20  # ids that stand for nothing; some vocabularies have a few
@@ -29,8 +29,8 @@ UNICODE = {"NFD": 4, "NFKD": 18, "NFC": 3, "NFKC": 18, "Lowercase": 2}  # once t
 OTHERS = {"ByteLevel": 4, "BertNormalizer": 8, "Metaspace": 2, "BPEDecoder": 2, "CTC": 2}
 
 
-def refuse_growth(library: tokenizers.Tokenizer) -> None:
-    """An error, where a tokenizer asks for more work or memory than any that was learned."""
+def refuse_growth(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
+    """An error, where a tokenizer asks for more work or memory than any that was learned. `ids`: of its tokens."""
     there = _steps(library.normalizer), _steps(library.pre_tokenizer), _steps(library.decoder)
     normalizer, splitter, decoder = map(list, there)
     for steps in ([*normalizer, *splitter], decoder):
@@ -40,7 +40,6 @@ def refuse_growth(library: tokenizers.Tokenizer) -> None:
     affixes = (getattr(model, name, None) or "" for name in ("continuing_subword_prefix", "end_of_word_suffix"))
     if any(len(affix) > LONGEST_AFFIX for affix in affixes) or getattr(model, "max_input_chars_per_word", 0) > LONGEST_WORD:
         raise BundleError("the tokenizer's words or what is put to their pieces are longer than any language has; don't trust it")
-    ids = library.get_vocab()
     if max(ids.values(), default=0) > len(ids) + WIDEST_GAP:  # the library writes a vocabulary with a place for each id
         raise BundleError(f"the tokenizer has ids far beyond its {len(ids):,} tokens; don't trust it")
     if max(map(len, ids), default=0) > LONGEST_TOKEN:
@@ -79,6 +78,8 @@ def _times(step: dict[str, Any]) -> float:
             return 1.0 + len(new)
         case {"type": "Prepend", "prepend": str(new)}:
             return 1.0 + len(new)
+        case {"type": "Metaspace", "prepend_scheme": "never"}:
+            return 1.0
         case {"type": "Precompiled", "precompiled_charsmap": str(rules)}:
             return float(_longest_rule(base64.b64decode(rules)))
     return OTHERS.get(step["type"], 1.0)

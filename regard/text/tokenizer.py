@@ -78,7 +78,7 @@ class Tokenizer:
     tags: tuple[str, ...]
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
-        self._library = trusted(library)
+        self._library, highest = trusted(library)
         # Only `encode` and the model choose special tokens: "<end>" in a text of a user is five ordinary characters.
         library.encode_special_tokens = True
         added = library.get_added_tokens_decoder()
@@ -86,7 +86,7 @@ class Tokenizer:
         missing = [name for name in SPECIAL if name not in self._special]
         if missing:
             raise BundleError(f"the tokenizer has no {', '.join(missing)}; it was not made by regard, so use: regard import")
-        if max(library.get_vocab().values()) >= self.size:
+        if highest >= self.size:
             raise BundleError("the tokenizer's ids are not those from 0 on; copy it again from where it came")
         self.pad_id, self.start_id, self.end_id = (self._special[name] for name in (PAD, START, END))
         self.unknown_id = self._special.get(UNKNOWN)  # None where every text can be encoded
@@ -270,13 +270,14 @@ def open_library(content: str) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(content)
 
 
-def trusted(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same, if it may be given texts, and without what we do ourselves."""
+def trusted(library: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, int]:
+    """The same, if it may be given texts, without what we do ourselves; and the highest of its ids."""
     with at_work():
         library.no_truncation()
         library.no_padding()
-        refuse_growth(library)
-    return library
+        ids = library.get_vocab()
+        refuse_growth(library, ids)
+    return library, max(ids.values(), default=-1)
 
 
 def _tag_token(tag: str) -> str:

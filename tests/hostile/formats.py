@@ -1,25 +1,17 @@
-"""Every kind of file that regard reads: how a good tiny one is made, and how it is read and used.
-
-Run as a program, it reads damaged ones, and writes on each line what became of one: only a process of its own may hang, or lose its memory.
-"""
+"""Every kind of file that regard reads: how a good tiny one is made, and how it is read and used."""
 
 from __future__ import annotations
 
 import json
-import random
-import signal
 import struct
-import sys
 import tarfile
-import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from regard.errors import RegardError, out_of_memory
 from tests.hostile.damage import PACKING, Damage, bytes_damaged, header_damaged, json_damaged, packed_damaged
 from tests.text.tunes import WALTZ, midi_file, ticks
 
@@ -32,7 +24,6 @@ WORDS = [
     "你好 don't go",
 ]
 TEXTS = ["the village", "", " Wörter 12\n", "ﷺ <end> </s> [X]", "a" * 300]
-SECONDS, SECONDS_IN_ALL, BYTES = 30, 300, 3 * 1024**3  # that a file may take: of work, of a clock, and of memory
 
 
 @dataclass(frozen=True)
@@ -203,13 +194,19 @@ def pieces_file(folder: Path) -> Path:
     return folder / "spiece.model"
 
 
-def learned_pieces(folder: Path) -> Path:
+def learned_pieces(folder: Path, rules: str = "nmt_nfkc") -> Path:
     """One that the library itself learned, with its own rules for characters."""
     import sentencepiece
 
     with (folder / "spiece.model").open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(WORDS * 3), model_writer=file, vocab_size=60, model_type="unigram", hard_vocab_limit=False, minloglevel=2
+            sentence_iterator=iter(WORDS * 3),
+            model_writer=file,
+            vocab_size=60,
+            model_type="unigram",
+            hard_vocab_limit=False,
+            minloglevel=2,
+            normalization_rule_name=rules,
         )
     return folder / "spiece.model"
 
@@ -434,48 +431,3 @@ FORMATS: dict[str, Format] = {
     "recipe": Format(written("recipe.toml", RECIPE), read_recipe),
 }
 HERE = {name: each for name, each in FORMATS.items() if all(find_spec(library) is not None for library in each.needs)}
-
-
-def damaged(name: str, number: int, seed: int, content: bytes) -> bytes:
-    """The same for the same name, number and seed, on every machine."""
-    chance = random.Random(f"{name} {number} {seed}")
-    return chance.choice(HERE[name].damages)(chance, content)
-
-
-def outcome(read: Read, file: Path) -> str:
-    """What became of reading a file."""
-    try:
-        read(file)
-    except RegardError:
-        return "refused"
-    except BaseException as error:
-        if out_of_memory(error):
-            return "out of memory"
-        return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:120]}"
-    return "read"
-
-
-def main(folder: Path, seed: int, cases: Iterable[tuple[str, int]]) -> None:
-    import resource
-
-    warnings.simplefilter("ignore")
-    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    whole: dict[str, tuple[Path, bytes]] = {}
-    for name, number in cases:
-        if name not in whole:
-            place = folder / str(len(list(folder.iterdir())))
-            place.mkdir()
-            file = HERE[name].make(place)
-            whole[name] = file, file.read_bytes()
-            assert outcome(HERE[name].read, file) == "read", f"{name}: {outcome(HERE[name].read, file)}"
-        file, content = whole[name]
-        file.write_bytes(damaged(name, number, seed, content))
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # whose signals end a process that does not expect them
-        signal.alarm(SECONDS_IN_ALL)
-        print(json.dumps([name, number, outcome(HERE[name].read, file)]), flush=True)
-        signal.alarm(0)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), json.load(sys.stdin))

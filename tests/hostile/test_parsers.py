@@ -14,6 +14,7 @@ import pytest
 
 from regard.errors import RegardError
 from tests.hostile.formats import HERE
+from tests.hostile.trying import outcome
 
 pytest.importorskip("resource", reason="needs limits of memory and time, as Linux has them")
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ Case = tuple[str, int]
 def outcomes(cases: list[Case], seed: int, folder: Path) -> dict[Case, str]:
     """What became of each file, read in a process that may die of one; the next then goes on after it."""
     found: dict[Case, str] = {}
-    command = [sys.executable, "-m", "tests.hostile.formats"]
+    command = [sys.executable, "-m", "tests.hostile.trying"]
     while left := cases[len(found) :]:
         place = folder / str(len(found))
         place.mkdir()
@@ -60,7 +61,6 @@ def test_some_damaged_files_of_every_kind(tmp_path: Path) -> None:
 
 def test_what_becomes_of_a_file_is_seen() -> None:
     """Of each way to break, as the other tests would see it."""
-    from tests.hostile.formats import outcome
 
     def refuse(file: Path) -> None:
         raise RegardError("no")
