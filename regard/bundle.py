@@ -125,8 +125,13 @@ def load_bundle(
 
 def outline(config: ModelConfig, backend: str = "sdpa") -> Network:
     """The model that a config describes, in shapes alone: every tensor has its size, and none a number yet."""
-    with torch.device("meta"), _Undrawn():
-        return build(config, backend)
+    try:
+        with torch.device("meta"), _Undrawn():
+            return build(config, backend)
+    except (TypeError, RuntimeError) as error:
+        if "verflow" not in str(error):
+            raise
+        raise BundleError("the config describes a model with more numbers than can be counted; copy it again from where it came") from error
 
 
 class _Undrawn(TorchFunctionMode):

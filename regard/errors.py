@@ -55,6 +55,11 @@ def out_of_memory(error: BaseException) -> bool:
     return told or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
+def panicked(error: BaseException) -> bool:
+    """Whether a library written in Rust gave up; Python takes that for no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
 @contextmanager
 def given_up_without_memory() -> Iterator[None]:
     """What is done within is left undone, if memory does not suffice."""

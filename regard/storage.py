@@ -23,6 +23,7 @@ from regard.errors import BundleError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 2 * 1024**3
+LONGEST_HEADER = 1 << 23  # bytes in which a file lists its tensors, some 100,000; 85 MB take safetensors 10 s, and gigabytes of memory
 WINDOWS = os.name == "nt"
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
@@ -165,15 +166,21 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BundleError(f"{path} is nested deeper than any config; don't trust it") from error
     except json.JSONDecodeError as error:
         raise BundleError(f"{path}, line {error.lineno}: not JSON ({error.msg}); copy it again from where it came") from error
+    except ValueError as error:  # Python reads no number of thousands of digits
+        raise BundleError(f"{path} has a number of more digits than any setting; don't trust it") from error
     if not isinstance(content, dict):
         raise BundleError(f"{path} should hold a JSON object, not a {type(content).__name__}")
     return content
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
+    if not os.path.isfile(path):  # which, unlike Path's, has no trouble with a name that is too long
         raise BundleError(f"{path} is missing, though {INDEX} names it; copy the folder again from where it came")
     try:
+        with path.open("rb") as content:
+            header = int.from_bytes(content.read(8), "little")
+        if LONGEST_HEADER < header < path.stat().st_size:
+            raise BundleError(f"{path} lists its tensors in {header:,} bytes, which is far more than any model has; don't trust it")
         with safe_open(path, framework="pt") as file:
             # Copies, because kernels round differently where a tensor is not aligned, and tensors in a file are not.
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)

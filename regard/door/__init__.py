@@ -106,7 +106,7 @@ class Model:
         if own_source is not None and tokenizer is not None and source_tokenizer is None:
             raise BundleError(f"{name} lacks {SOURCE_TOKENIZER}, with which it reads; copy the bundle again from where it came")
         for side, vocabulary in ((tokenizer, network.config.vocabulary), (source_tokenizer, own_source or network.config.vocabulary)):
-            if side is not None and side.size > vocabulary:
+            if side is not None and max(side.size, side.pad_id + 1) > vocabulary:
                 raise BundleError(
                     f"{name}: its tokenizer has {side.size} tokens and the model {vocabulary}; they don't belong together, "
                     "so copy both again from where they came"

@@ -20,7 +20,7 @@ from regard.door.results import Scored
 from regard.door.shown import Short
 from regard.door.writing import language
 from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nearest
-from regard.evaluation.metrics import Confusion, Scores, confusion, exact_match, perplexity, translation_scores
+from regard.evaluation.metrics import Confusion, Scores, check_tokenizer, confusion, exact_match, perplexity, translation_scores
 from regard.recipe import DataFile, Task
 from regard.text.corpus import Row, header_left_out, read_rows
 from regard.text.tokenizer import Frame
@@ -164,8 +164,7 @@ def evaluate(
     progress: Progress | None = None,
     **options: Any,
 ) -> Evaluation:
-    if tokenize not in (known := sacrebleu_tokenizers()):  # said before anything is translated
-        raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}; {nearest(tokenize, known)}")
+    check_tokenizer(tokenize)  # before anything is translated
     file = data if isinstance(data, DataFile) else DataFile(path=str(data))
     name = file.path or f"{file.source} and {file.target}"
     if stride is not None:
@@ -190,12 +189,6 @@ def evaluate(
     if "classify" in model.verbs:
         return _labels(model, rows, parts(), common)
     return _texts(model, parts(), common) if isinstance(model.config, LanguageModelConfig) else _masked(model, parts(), common)
-
-
-def sacrebleu_tokenizers() -> tuple[str, ...]:
-    from sacrebleu.metrics.bleu import BLEU
-
-    return tuple(BLEU.TOKENIZERS)
 
 
 def _rows(model: Model, file: DataFile, name: str, root: Path | None, limit: int | None) -> list[Row]:

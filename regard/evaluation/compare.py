@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.errors import ConfigError, CorpusError
-from regard.evaluation.metrics import finite
+from regard.evaluation.metrics import check_tokenizer, finite
 from regard.evaluation.tables import plain_table, show_signatures
 
 Values = Sequence[float] | NDArray[Any]  # one for each example
@@ -137,6 +137,7 @@ def paired_bootstrap(
     from sacrebleu.significance import PairedTest
 
     _check_lengths([(names[0], len(a)), (names[1], len(b)), ("the references", len(references))], resamples)
+    check_tokenizer(tokenize)
     if seed < 1:
         raise ConfigError(f"seed {seed}: sacreBLEU needs 1 or more, for it takes 0 as none")
     if resamples * len(references) > MOST_DRAWN:

@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from regard.errors import CorpusError
+from regard.errors import ConfigError, CorpusError, nearest
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str], *, 
     from sacrebleu.metrics.ter import TER
 
     _check_pairs(hypotheses, references, "hypotheses", "references")
+    check_tokenizer(tokenize)
 
     def measured(metric: Metric) -> Score:
         value = metric.corpus_score(hypotheses, [references]).score
@@ -47,6 +49,25 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str], *, 
     # force: no complaint that text in tokens is in tokens
     bleu = measured(BLEU(tokenize=tokenize, force=tokenize == "none"))
     return Scores(bleu, measured(CHRF()), measured(TER()) if ter else None)
+
+
+def check_tokenizer(name: str) -> None:
+    """An error, where sacreBLEU has no such tokenizer, or lacks what that needs: a package, or a file that it would download unasked."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    if name not in BLEU.TOKENIZERS:
+        raise ConfigError(f"sacreBLEU has no tokenizer {name!r}; {nearest(name, BLEU.TOKENIZERS)}")
+    if name in SPM_MODELS:
+        address = SPM_MODELS[SPM_MODELS[name]["signature"]]["url"]
+        file = Path(SACREBLEU_DIR, "models", address.rpartition("/")[2])
+        if not file.is_file():
+            raise ConfigError(f"sacreBLEU's tokenizer {name} needs {file}; download it from {address}, or choose another tokenizer")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError, OSError) as error:
+        raise ConfigError(f"sacreBLEU's tokenizer {name} can't be used: {' '.join(str(error).split())}; or choose another") from error
 
 
 def perplexity(total: float, count: int) -> float:

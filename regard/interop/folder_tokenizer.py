@@ -15,12 +15,13 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.config import ModelConfig
-from regard.errors import BundleError, ConversionError
+from regard.errors import ConversionError
+from regard.interop.parts import reading
 from regard.interop.spm import library_of, library_with_ids, read_model
 from regard.interop.vocabularies import Kind, Pieces, over_bytes
 from regard.storage import read_json
 from regard.text.foreign import ForeignTokenizer, Roles
-from regard.text.tokenizer import open_library
+from regard.text.tokenizer import open_library, trusted
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in the order they are added
 BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
@@ -77,22 +78,19 @@ class Folder:
 
 def read_tokenizers(path: Path, kind: str, config: ModelConfig) -> tuple[ForeignTokenizer, ForeignTokenizer | None] | None:
     """The tokenizer of what a model writes and of what it reads, and that of the latter where it is another; None: the folder has none."""
-    try:
+    with reading(path):
         folder = Folder.read(path, kind, config)
         if folder.has("source.spm", "target.spm", "vocab.json"):
             return _marian(folder, "target.spm"), _marian(folder, "source.spm")
         library = _library(folder)
         return None if library is None else (_finished(folder, library), None)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise ConversionError(f"{path}: the tokenizer's files have a value of the wrong kind ({error}); copy them again") from error
-    except BundleError as error:
-        raise ConversionError(f"{path}: {error}") from error
 
 
 def _library(folder: Folder) -> tokenizers.Tokenizer | None:
     path = folder.path
     if folder.has("tokenizer.json"):
-        return _as_said(folder, open_library((path / "tokenizer.json").read_text(encoding="utf-8")))
+        library, _ = trusted(open_library((path / "tokenizer.json").read_text(encoding="utf-8")))
+        return _as_said(folder, library)
     if folder.kind in ("bert", "distilbert") and folder.has("vocab.txt"):
         return _word_pieces(folder)
     if folder.kind in ("gpt2", "roberta", "bart", "qwen2", "llama") and folder.has("vocab.json", "merges.txt"):

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from regard.bundle import TOKENIZER, default_card, fill, outline, save_bundle
 from regard.config import LanguageModelConfig, RotaryScaling, parse_model
-from regard.errors import BundleError, ConversionError, RegardError, installing, nearest
-from regard.interop.parts import Part, linear
+from regard.errors import ConversionError, nearest
+from regard.interop.gguf_file import Stored, read_file
+from regard.interop.parts import Part, linear, reading
 from regard.interop.vocabularies import SPLITTINGS, Kind, Pieces, over_bytes, sentencepiece
 from regard.models import Network
 from regard.nn.positions import frequencies, slowed
 from regard.storage import Precision
 from regard.text.foreign import ForeignTokenizer, Roles
 
-MAGIC = b"GGUF"
 ARCHITECTURES = ("llama", "qwen2")
 # What llama.cpp takes for the end of a turn or of a text by its name, where a file does not say so.
 ENDS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<EOT>", "</s>")
@@ -39,7 +39,7 @@ class Gguf:
 
     path: Path
     metadata: dict[str, Any]
-    stored: dict[str, Any]
+    stored: dict[str, Stored]
 
     @property
     def architecture(self) -> str:
@@ -64,10 +64,10 @@ class Gguf:
         if stored is None:
             raise ConversionError(f"{self.path}: the weights lack '{name}'; is the file complete?")
         try:
-            return torch.from_numpy(np.array(dequantize(stored.data, stored.tensor_type), dtype=np.float32))
+            return torch.from_numpy(np.array(dequantize(stored.data, stored.kind), dtype=np.float32))
         except NotImplementedError as error:
             raise ConversionError(
-                f"{self.path}: '{name}' is stored as {stored.tensor_type.name}, which can't be turned back into plain numbers; "
+                f"{self.path}: '{name}' is stored as {stored.kind.name}, which can't be turned back into plain numbers; "
                 "take a file in another quantisation"
             ) from error
 
@@ -84,24 +84,9 @@ def import_gguf(file: str | Path, out: str | Path, precision: Precision | None =
 
 def read_gguf(path: Path) -> Gguf:
     """The file, opened and looked through; tensors stay on disk until they are asked for."""
-    try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise ConversionError(f"a GGUF file is read with the gguf library, which is missing; {installing('interop')}") from error
-    try:
-        with path.open("rb") as content:
-            magic = content.read(4)
-    except OSError as error:
-        raise ConversionError(f"can't read {path}: {error.strerror}; give a GGUF file") from error
-    if magic != MAGIC:
-        raise ConversionError(f"{path} is no GGUF file: it begins with {magic!r} instead of {MAGIC!r}; copy it again from where it came")
-    try:
-        reader = GGUFReader(path)
-        metadata = {key: field.contents() for key, field in reader.fields.items()}
-        gguf = Gguf(path, metadata, {tensor.name: tensor for tensor in reader.tensors})
-    except Exception as error:  # the library raises whatever it stumbles over
-        raise ConversionError(f"{path} is cut off or damaged ({error}); copy it again from where it came") from error
-    if (parts := metadata.get("split.count", 1)) > 1:
+    metadata, stored = read_file(path)
+    gguf = Gguf(path, metadata, stored)
+    if (parts := metadata.get("split.count", 1)) not in (0, 1):
         raise ConversionError(f"{path} is one of {parts} parts of a model; join them first, with llama-gguf-split --merge")
     if gguf.architecture not in ARCHITECTURES:
         raise ConversionError(
@@ -112,17 +97,11 @@ def read_gguf(path: Path) -> Gguf:
 
 def to_network(gguf: Gguf, backend: str = "sdpa") -> Network:
     """Our model with the file's weights."""
-    try:
+    with reading(gguf.path):
         config = parse_model(_settings(gguf))
         network = outline(config, backend)
         assert isinstance(config, LanguageModelConfig)
         fill(network, _tensors(gguf, config), gguf.path)
-    except ConversionError:
-        raise
-    except BundleError as error:  # which names the file
-        raise ConversionError(str(error)) from error
-    except (RegardError, TypeError, ValueError) as error:
-        raise ConversionError(f"{gguf.path}: {error}") from error
     return network.eval()
 
 
@@ -270,8 +249,8 @@ def read_tokenizer(gguf: Gguf) -> ForeignTokenizer:
     kind, texts = gguf.word("model"), gguf.word("tokens")
     if not texts:
         raise ConversionError(f"{gguf.path} has no vocabulary in its metadata; take a file with its tokenizer")
-    roles = _tokens(gguf)
-    try:
+    with reading(gguf.path):
+        roles = _tokens(gguf)
         pieces = Pieces(texts, gguf.word("token_type", ()), gguf.word("scores", ()), gguf.word("merges", ()))
         if kind == "gpt2":
             name = str(gguf.word("pre", "default"))
@@ -285,13 +264,11 @@ def read_tokenizer(gguf: Gguf) -> ForeignTokenizer:
             raise ConversionError(f"a tokenizer of kind {kind!r} can't be imported; {nearest(str(kind), ('gpt2', 'llama'))}")
         chat = gguf.metadata.get("tokenizer.chat_template")
         return ForeignTokenizer(library, Roles(roles["pad_token"], roles["start_token"], roles["end_token"], chat=chat))
-    except RegardError as error:
-        raise ConversionError(f"{gguf.path}: {error}") from error
 
 
 def _card(gguf: Gguf, network: Network) -> str:
     name = gguf.metadata.get("general.name", gguf.path.stem)
-    stored = sorted({tensor.tensor_type.name for tensor in gguf.stored.values()})
+    stored = sorted({tensor.kind.name for tensor in gguf.stored.values()})
     lines = [
         f"# {name}",
         "",

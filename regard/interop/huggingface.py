@@ -15,9 +15,10 @@ from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, default_card, fill, outline, save_bundle
 from regard.config import ModelConfig, parse_model
-from regard.errors import BundleError, ConversionError, RegardError, nearest
+from regard.errors import ConversionError, nearest
 from regard.interop.architectures import ARCHITECTURES, Architecture
 from regard.interop.folder_tokenizer import read_tokenizers
+from regard.interop.parts import reading
 from regard.interop.sentences import Sentences
 from regard.models import Network
 from regard.storage import read_json, read_tensors
@@ -53,16 +54,14 @@ def load_folder(folder: str | Path, backend: str = "sdpa") -> Network:
             raise ConversionError(f"{folder} is a regard bundle already; there is nothing to import")
         raise ConversionError(f"{folder / 'config.json'}: model_type {kind!r} can't be imported; {nearest(str(kind), ARCHITECTURES)}")
     architecture = ARCHITECTURES[kind]
-    classes = theirs.get("architectures") or []
-    if classes and not set(map(str, classes)) & set(architecture.classes):
-        raise ConversionError(f"{folder / 'config.json'}: a {classes[0]} can't be imported; known: {', '.join(architecture.classes)}")
-    try:
+    with reading(folder):
+        classes = theirs.get("architectures") or []
+        if classes and not set(map(str, classes)) & set(architecture.classes):
+            raise ConversionError(f"{folder / 'config.json'}: a {classes[0]} can't be imported; known: {', '.join(architecture.classes)}")
         tensors = _bare(read_tensors(folder), architecture)
         config = _config(architecture, theirs, set(tensors), sentences)
         model = outline(config, backend)
         fill(model, _convert(architecture, config, tensors, folder), folder)
-    except BundleError as error:
-        raise ConversionError(str(error)) from error
     return model.eval()
 
 
@@ -81,17 +80,12 @@ def _bare(tensors: dict[str, Tensor], architecture: Architecture) -> dict[str, T
 
 
 def _config(architecture: Architecture, theirs: dict[str, Any], names: set[str], sentences: Sentences) -> ModelConfig:
-    folder = sentences.inner
-    try:
-        return parse_model(architecture.config(theirs, names) | sentences.settings)
-    except KeyError as error:
-        raise ConversionError(f"{folder / 'config.json'} lacks {error}; is it complete?") from error
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ConversionError(
-            f"{folder / 'config.json'} has a value of the wrong kind: {error}; copy it again from where it came"
-        ) from error
-    except RegardError as error:
-        raise ConversionError(f"{folder / 'config.json'}: {error}") from error
+    file = sentences.inner / "config.json"
+    with reading(file):
+        try:
+            return parse_model(architecture.config(theirs, names) | sentences.settings)
+        except KeyError as error:
+            raise ConversionError(f"{file} lacks {error}; is it complete?") from error
 
 
 def _convert(architecture: Architecture, config: ModelConfig, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.errors import ConversionError
+from regard.errors import ConversionError, RegardError, out_of_memory, panicked
 
 Config = dict[str, Any]
 
+# What Python, PyTorch and the libraries raise over a value that is not as it should be.
+WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -22,6 +26,20 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+
+
+@contextmanager
+def reading(where: Path) -> Iterator[None]:
+    """A file from elsewhere may say anything: what is not as it should be ends with an error that names the file."""
+    try:
+        yield
+    except RegardError as error:
+        raise ConversionError(str(error) if str(where) in str(error) else f"{where}: {error}") from error
+    except BaseException as error:
+        # The tokenizers library has nothing narrower than an Exception, or a panic.
+        if not (type(error) is Exception or isinstance(error, WRONG) or panicked(error)) or out_of_memory(error):
+            raise
+        raise ConversionError(f"{where} has a value of the wrong kind: {error}; copy it again from where it came") from error
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     try:
         listed = json.loads((folder / MODULES).read_text(encoding="utf-8"))
         return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in sorted(listed, key=lambda part: part["idx"])]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConversionError(f"{folder / MODULES} should be a list of parts with idx, path and type; copy it again") from error
 
 

@@ -15,6 +15,7 @@ from regard.interop.vocabularies import Kind, Pieces
 from regard.text.foreign import ELSEWHERE, WORD_START
 
 UNIGRAM, BYTE_PAIRS = 1, 2  # of model_type
+LONGEST_NUMBER = 10  # bytes, which hold 64 bits
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,14 @@ def _fields(content: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
     """Seven bits a byte, the lowest first, and where the next field begins."""
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 7 * LONGEST_NUMBER, 7):
         byte = content[place]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        place += 1
         if byte < 128:
             return value, place
+    raise ValueError("a number without an end")
 
 
 def _message(value: bytes | int) -> bytes:

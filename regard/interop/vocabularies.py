@@ -25,6 +25,7 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LONGEST_MERGED = 1 << 10  # characters of a token that may be made of two others in as many ways; SentencePiece's have 16
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,11 @@ class Pieces:
         for name, values in (("kinds", self.kinds), ("scores", self.scores)):
             if values and len(values) != len(self.texts):
                 raise ConversionError(f"the vocabulary has {len(self.texts)} tokens but {len(values)} {name}; copy the file again")
-        if len(set(self.texts)) != len(self.texts):
-            twice = next(text for number, text in enumerate(self.texts) if text in self.texts[:number])
-            raise ConversionError(f"the vocabulary has the token {twice!r} twice; its file is damaged, so copy it again")
+        seen: set[str] = set()
+        for text in self.texts:
+            if text in seen:
+                raise ConversionError(f"the vocabulary has the token {text!r} twice; its file is damaged, so copy it again")
+            seen.add(text)
 
     @property
     def ids(self) -> dict[str, int]:
@@ -92,6 +95,9 @@ class Pieces:
                 raise ConversionError(f"the merge {wrong!r} should be two pieces with a space between them; the file is damaged")
             return [(first, second) for first, second in split]
         ids, normal = self.ids, set(self.of(Kind.NORMAL, Kind.UNUSED)) or set(self.texts)
+        longest = max(map(len, normal))
+        if longest > LONGEST_MERGED:
+            raise ConversionError(f"the vocabulary has a token of {longest:,} characters; its file is damaged, so copy it again")
         found = []
         for text in normal:
             cuts = [(text[:place], text[place:]) for place in range(1, len(text))]

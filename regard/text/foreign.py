@@ -16,7 +16,7 @@ import tokenizers
 
 from regard.errors import BundleError, RegardError
 from regard.text.chat_template import ChatTemplate
-from regard.text.tokenizer import BYTE_OF, FOREIGN, Frame, Tokenizer, open_library
+from regard.text.tokenizer import BYTE_OF, FOREIGN, Frame, Tokenizer, at_work, open_library, trusted
 
 WORD_START = "▁"  # how SentencePiece writes a space
 ELSEWHERE = "\ue000"  # before a piece that only the other side of a translator splits text into: no text has it, so none becomes that piece
@@ -46,9 +46,13 @@ class Roles:
             roles = cls(**settings)
         except TypeError:
             raise BundleError(f"the tokenizer's 'regard' key should have {', '.join(sorted(known))}; import it again") from None
-        ids = (roles.pad, roles.start, roles.end, *(id for id in (roles.mask, roles.unknown) if id is not None))
-        if not all(isinstance(id, int) for id in ids):
+        optional = (id for id in (roles.mask, roles.unknown, roles.unknown_from) if id is not None)
+        if not all(isinstance(id, int) and id >= 0 for id in (roles.pad, roles.start, roles.end, *optional)):
             raise BundleError("the tokenizer's 'regard' key names its tokens by their ids; import it again")
+        if not isinstance(roles.chat, str | None):
+            raise BundleError("the tokenizer's 'regard' key has a 'chat' that is no text; import it again")
+        if roles.unknown_from is not None and (roles.unknown is None or roles.unknown >= roles.unknown_from):
+            raise BundleError("the tokenizer's 'regard' key has an 'unknown_from' but no such unknown token; import it again")
         return roles
 
 
@@ -56,19 +60,19 @@ class ForeignTokenizer(Tokenizer):
     """A tokenizer from elsewhere. Names of special tokens in a text are those tokens, as they are where it came from."""
 
     def __init__(self, library: tokenizers.Tokenizer, roles: Roles) -> None:
-        library.no_truncation()
-        library.no_padding()
         library.encode_special_tokens = False
-        self._library, self.roles = library, roles
+        (self._library, self._highest), self.roles = trusted(library), roles
         self._special = {token.content: id for id, token in sorted(library.get_added_tokens_decoder().items()) if token.special}
         for role in ("start", "end", "mask", "unknown"):
             id = getattr(roles, role)
-            if id is not None and library.id_to_token(id) is None:
+            if id is not None and (id >= self.size or library.id_to_token(id) is None):
                 raise BundleError(f"the tokenizer has no token {id}, which should be its {role} token; import it again")
         self.pad_id, self.start_id, self.end_id = roles.pad, roles.start, roles.end
         self.unknown_id = roles.unknown
         self.tags = tuple(name[2:-2] for name in self._special if name.startswith(">>") and name.endswith("<<"))  # Marian's
         self.frame = _frame(library)
+        if max((*self.frame.before, *self.frame.after), default=0) >= self.size:
+            raise BundleError("the tokenizer puts tokens around a text that it does not have; import it again")
         steps = _steps(library)
         self._bytes = "ByteLevel" in steps
         self.spaced = self._bytes or "Metaspace" in steps or WORD_START in steps
@@ -100,10 +104,10 @@ class ForeignTokenizer(Tokenizer):
         roles = (self.roles.pad, self.roles.start, self.roles.end, self.roles.mask, self.roles.unknown)
         return frozenset(self._special.values()) | {id for id in roles if id is not None}
 
-    @cached_property
+    @property
     def size(self) -> int:
         """One more than the highest id: some vocabularies have gaps."""
-        return self.roles.unknown_from or 1 + max(self._library.get_vocab().values())
+        return self.roles.unknown_from or 1 + self._highest
 
     def tag_id(self, tag: str) -> int:
         return self._special[f">>{tag}<<"] if tag in self.tags else super().tag_id(tag)
@@ -151,10 +155,11 @@ class ForeignTokenizer(Tokenizer):
 
 def _frame(library: tokenizers.Tokenizer) -> Frame:
     """What the library's own post-processor puts before and after a text."""
-    probe = next((each for text in ("a", "0", ".", " ", "é") if (each := library.encode(text, add_special_tokens=False)).ids), None)
-    if probe is None or library.post_processor is None:
-        return Frame()
-    whole = library.post_process(probe)
+    with at_work():
+        probe = next((each for text in ("a", "0", ".", " ", "é") if (each := library.encode(text, add_special_tokens=False)).ids), None)
+        if probe is None or library.post_processor is None:
+            return Frame()
+        whole = library.post_process(probe)
     text = [place for place, special in enumerate(whole.special_tokens_mask) if not special]
     return Frame(tuple(whole.ids[: text[0]]), tuple(whole.ids[text[-1] + 1 :])) if text else Frame()
 

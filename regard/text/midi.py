@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 LOWEST, HIGHEST = 21, 108  # the keys of a piano
 LONGEST = 8  # beats that a note lasts at most
 VELOCITIES, TEMPOS, SLOWEST, FASTEST = 16, 24, 40, 180
+LONGEST_SONG = 1 << 25  # bytes
+MOST_BARS = 1 << 14  # from the first note to the last: two notes far apart, a few bytes in a file, would be millions of events
 TICKS = 480  # of a beat, in files that are written
 PARTS = ("test", "dev", *["train"] * 8)  # a song belongs to one of them by the hash of its name
 BEYOND = "beyond the piano"
@@ -102,12 +104,16 @@ def read_midi(path: Path) -> str:
 def to_events(content: bytes, name: str) -> str:
     """The events of a MIDI file's content, with bars as its notes have them; `name` is what an error calls it."""
     score = read_score(content, name)
+    if score.tpq < 1:
+        raise CorpusError(f"{name} says that a beat has no time; copy it again from where it came, or take it out")
     notes = _notes(score, name)
     unit = score.tpq / SIXTEENTHS
     starts, lengths = notes["time"] / unit, notes["duration"] / unit
     metre = hear_metre(starts, lengths, notes["pitch"], _beats_said(score))
     lines = metre.lines(starts)
     begin = int(lines.min()) // metre.bar * metre.bar  # silence before the first bar is no music
+    if (bars := (int(lines.max()) - begin) // metre.bar) >= MOST_BARS:
+        raise CorpusError(f"{name} has a note after {bars:,} bars, many hours in; take it out")
     durations = np.clip(np.rint(lengths), 1, LONGEST * SIXTEENTHS).astype(np.int64)
     struck = _each_key_once(lines - begin, durations, notes["pitch"], notes["velocity"])
     tempos = _tempos(score, metre, begin, last=int(struck["time"].max()))
@@ -158,20 +164,29 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     """The name and content of every MIDI file at a path, in the order of names."""
     try:
         if is_midi(path):
-            yield path.name, path.read_bytes()
+            yield path.name, _read(path.open("rb"), path.name)
         elif path.is_dir():
             for file in sorted(file for file in path.rglob("*") if is_midi(file) and _is_song(file.name)):
-                yield str(file.relative_to(path)), file.read_bytes()
+                yield (name := str(file.relative_to(path))), _read(file.open("rb"), name)
         elif path.name.lower().endswith(".zip"):
             with zipfile.ZipFile(path) as packed:
                 for name in sorted(filter(_is_song, packed.namelist())):
-                    yield name, packed.read(name)
+                    yield name, _read(packed.open(name), name)
         else:
             yield from _unpacked(path)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, LZMAError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, LZMAError, NotImplementedError, RuntimeError) as error:
         raise CorpusError(f"{path} is damaged or cut short ({error}); copy it again from where it came") from error
     except OSError as error:
         raise CorpusError(f"can't read {path}: {error.strerror or error}") from error
+
+
+def _read(file: IO[bytes], name: str) -> bytes:
+    """A song, unless it is too long for one: a packed file may hold anything."""
+    with file:
+        content = file.read(LONGEST_SONG + 1)
+    if len(content) > LONGEST_SONG:
+        raise CorpusError(f"{name} is far too long for a song; take it out")
+    return content
 
 
 def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -182,7 +197,7 @@ def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
             if member.isfile() and _is_song(member.name):
                 content = packed.extractfile(member)
                 assert content is not None
-                held[member.name] = content.read()
+                held[member.name] = _read(content, member.name)
     yield from sorted(held.items())
 
 
@@ -203,7 +218,7 @@ def _notes(score: Score, name: str) -> dict[str, Numbers]:
 
 def _beats_said(score: Score) -> int | None:
     """The beats of a bar, in quarters, that a file claims for all of it; None where it changes, or bars are not made of quarters."""
-    said = {signature.numerator * 4 / signature.denominator for signature in score.time_signatures}
+    said = {signature.numerator * 4 / signature.denominator for signature in score.time_signatures if signature.denominator}
     beats = said.pop() if len(said) == 1 else None
     return int(beats) if beats is not None and beats in BEATS else None
 

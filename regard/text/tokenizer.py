@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,8 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.errors import BundleError, ConfigError, CorpusError, RegardError, nearest
+from regard.errors import BundleError, ConfigError, CorpusError, RegardError, nearest, panicked
+from regard.text.growth import refuse_growth
 
 if TYPE_CHECKING:
     from regard.recipe import TokenizerSettings
@@ -78,7 +80,7 @@ class Tokenizer:
     tags: tuple[str, ...]
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
-        self._library = library
+        self._library, highest = trusted(library)
         # Only `encode` and the model choose special tokens: "<end>" in a text of a user is five ordinary characters.
         library.encode_special_tokens = True
         added = library.get_added_tokens_decoder()
@@ -86,6 +88,8 @@ class Tokenizer:
         missing = [name for name in SPECIAL if name not in self._special]
         if missing:
             raise BundleError(f"the tokenizer has no {', '.join(missing)}; it was not made by regard, so use: regard import")
+        if highest >= self.size:
+            raise BundleError("the tokenizer's ids are not those from 0 on; copy it again from where it came")
         self.pad_id, self.start_id, self.end_id = (self._special[name] for name in (PAD, START, END))
         self.unknown_id = self._special.get(UNKNOWN)  # None where every text can be encoded
         self.spaced = self.unknown_id is None
@@ -202,7 +206,8 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The characters of a text that each of its tokens stands for."""
-        return list(self._library.encode(text, add_special_tokens=False).offsets)
+        with at_work():
+            return list(self._library.encode(text, add_special_tokens=False).offsets)
 
     def framed(self, ids: Sequence[int], family: Frame, room: int | None = None) -> list[int]:
         """A text as a model reads it: between the tokens that its family puts around one, or a foreign tokenizer its own."""
@@ -210,10 +215,12 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids; special tokens, the unknown one among them, give nothing."""
-        return self._library.decode(list(ids), skip_special_tokens=True)
+        with at_work():
+            return self._library.decode(list(ids), skip_special_tokens=True)
 
     def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
-        return self._library.decode_batch([list(ids) for ids in batch], skip_special_tokens=True)
+        with at_work():
+            return self._library.decode_batch([list(ids) for ids in batch], skip_special_tokens=True)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """What each token stands for, to be shown: its text with the space before it, or the name of a special token.
@@ -232,6 +239,8 @@ class Tokenizer:
             raise RegardError(f"{id} is no token; ids go from 0 to {self.size - 1}")
         if token in self._special or self.unknown_id is not None:
             return token
+        if not all(symbol in BYTE_OF for symbol in token):
+            raise BundleError(f"the tokenizer's token {token[:40]!r} stands for no bytes; copy it again from where it came")
         return bytes(BYTE_OF[symbol] for symbol in token).decode("utf-8", "backslashreplace")
 
     def _reader(self, markup: bool | None) -> tokenizers.Tokenizer:
@@ -241,7 +250,8 @@ class Tokenizer:
 
     def _encodings(self, texts: Sequence[str], markup: bool | None) -> list[tokenizers.Encoding]:
         try:
-            return self._reader(markup).encode_batch_fast(texts, add_special_tokens=False)
+            with at_work():
+                return self._reader(markup).encode_batch_fast(texts, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             broken = next((text for text in texts if isinstance(text, str) and re.search("[\ud800-\udfff]", text)), None)
             if broken is None:
@@ -249,11 +259,30 @@ class Tokenizer:
             raise RegardError(f"half of a character (a lone surrogate) in {broken[:40]!r}; read the text as UTF-8") from error
 
 
-def open_library(content: str) -> tokenizers.Tokenizer:
+@contextmanager
+def at_work() -> Iterator[None]:
+    """The library takes files that it can't work with, and says so later, by an Exception or by a panic, which is none to Python."""
     try:
-        return tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises nothing narrower
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and not panicked(error):
+            raise
         raise BundleError(f"the tokenizer is damaged or of another format ({error}); copy it again from where it came") from error
+
+
+def open_library(content: str) -> tokenizers.Tokenizer:
+    with at_work():
+        return tokenizers.Tokenizer.from_str(content)
+
+
+def trusted(library: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, int]:
+    """The same, if it may be given texts, without what we do ourselves; and the highest of its ids."""
+    with at_work():
+        library.no_truncation()
+        library.no_padding()
+        ids = library.get_vocab()
+        refuse_growth(library, ids)
+    return library, max(ids.values(), default=-1)
 
 
 def _tag_token(tag: str) -> str:

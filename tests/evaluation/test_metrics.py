@@ -13,7 +13,7 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from regard.errors import CorpusError
+from regard.errors import ConfigError, CorpusError
 from regard.evaluation.metrics import accuracy, confusion, exact_match, perplexity, translation_scores
 from regard.training.loss import cross_entropy
 
@@ -52,6 +52,27 @@ def test_scores_are_those_of_sacrebleus_command_line(tmp_path: Path, tokenize: s
     assert 0 < ours.bleu.value < 100
     assert f"tok:{tokenize}|" in ours.bleu.signature
     assert "version:" in ours.chrf.signature
+
+
+@pytest.mark.parametrize("name", ["spm", "flores101", "flores200", "spBLEU-1K"])
+def test_nothing_is_downloaded_unasked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object) -> None:
+        raise AssertionError("it would be downloaded")
+
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", download)
+    with pytest.raises(ConfigError, match=rf"tokenizer {name} needs .*models.*; download it from https://.*, or choose another tokenizer"):
+        translation_scores(HYPOTHESES, REFERENCES, tokenize=name)
+
+
+def test_a_tokenizer_that_needs_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(ConfigError, match=r"tokenizer ja-mecab can't be used: .*or choose another"):
+        translation_scores(HYPOTHESES, REFERENCES, tokenize="ja-mecab")
+    with pytest.raises(ConfigError, match="has no tokenizer 'flores2000'; did you mean 'flores200'"):
+        translation_scores(HYPOTHESES, REFERENCES, tokenize="flores2000")
 
 
 def test_scores_as_json() -> None:
