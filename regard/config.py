@@ -25,7 +25,6 @@ Amount = Annotated[float, Field(ge=0, le=MOST_FACTOR)]
 Factor = Annotated[float, Field(gt=0, le=MOST_FACTOR)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-MOST_TRIED = 4096  # numbers of heads that are tried for a remedy: a width may be anything
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu", "geglu-tanh"]
 Bias = Literal["all", "qkv", "none"]
@@ -118,7 +117,7 @@ class Transformer(Vocabulary):
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         if self.head_width is None and self.width % self.heads:
-            fits = [n for n in range(1, min(2 * self.heads, self.width, MOST_TRIED) + 1) if self.width % n == 0]
+            fits = [n for n in range(1, min(2 * self.heads, self.width) + 1) if self.width % n == 0]
             raise ValueError(
                 f"heads = {self.heads} does not divide width = {self.width}; choose heads from {fits} or set head_width yourself"
             )

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from regard.door import Model
-from regard.errors import ConfigError, shown
+from regard.errors import SHOWN, ConfigError
 from regard.serve.app import create_app
 from regard.serve.connections import Connection
 from regard.serve.settings import Settings
@@ -60,7 +60,7 @@ def bind(host: str, port: int) -> socket.socket:
         if bound is not None:
             bound.close()
         reason = error.strerror if isinstance(error, OSError) else "that is no name of a machine"
-        raise ConfigError(f"can't serve at {shown(host)}, port {port}: {reason}; choose another with --host or --port") from error
+        raise ConfigError(f"can't serve at {host[:SHOWN]}, port {port}: {reason}; choose another with --host or --port") from error
     return bound
 
 

@@ -11,6 +11,7 @@ from regard.bundle import refuse_place
 from regard.errors import ConfigError, TrainingError
 from regard.files import write_file
 from regard.recipe import Recipe, load_recipe, parse_recipe, read_toml_text, to_toml
+from regard.storage import readable_name
 from regard.training.figures import METRICS
 
 RECIPE = "recipe.toml"
@@ -44,7 +45,7 @@ def check_recipe(recipe: Recipe) -> None:
         same = to_toml(parse_recipe(read_toml_text(text, RECIPE))) == text
     except UnicodeEncodeError as error:
         name = error.object[max(0, error.start - 30) : error.end + 10]
-        raise TrainingError(f"the recipe names {name!r}, which is not UTF-8 and could not be read back; rename it") from error
+        raise TrainingError(f"the recipe names {name!r}, which is not UTF-8 and could not be read back; {readable_name()}") from error
     except (ConfigError, tomllib.TOMLDecodeError) as error:
         raise TrainingError(f"this recipe could not be read back, and so its training not be resumed: {error}; change that") from error
     if not same:

@@ -256,9 +256,9 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
     if recipe.task == "classify":
         decided |= {"labels": labels, "masked_words": False, "longest_text": recipe.data.max_length, "cut": recipe.data.cut}
     model = recipe.model or {"preset": FITTING}
-    for key in ("vocabulary", "source_vocabulary"):
-        if key in decided and model.get(key, decided[key]) < decided[key]:
-            raise ConfigError(f"model.{key} = {model[key]} has no room for the {decided[key]} tokens of the tokenizer; take it out")
+    for key, side in (("vocabulary", target), ("source_vocabulary", vocabularies.source)):
+        if key in model and (model[key] or 0) < len(side):
+            raise ConfigError(f"model.{key} = {model[key]} has no room for the {len(side)} tokens of the tokenizer; take it out")
     if model.get("preset") == FITTING:
         model = {**model, "preset": fitting_preset(recipe.task, tokens)}
     return recipe.model_copy(
