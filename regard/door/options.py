@@ -84,7 +84,7 @@ def _written(length: object) -> str:
     """A length as it would be written, if it is a number."""
     try:
         return str(length)
-    except ValueError:  # of thousands of digits
+    except (ValueError, RecursionError):  # of thousands of digits, or nested as deep
         return shown(length)
 
 
