@@ -35,7 +35,7 @@ def export(
     folder, out = Path(folder), Path(out)
     if not is_utf8(out.resolve()):  # no other library opens what was written there, and it could not be checked
         raise ExportError(
-            f"{out} is in no place that other libraries read, since its name is not UTF-8; {readable_name()}, or choose another"
+            f"{out} is in no place that other libraries read, since its name is not UTF-8; {readable_name()} or choose another"
         )
     own = folder / TOKENIZER
     refuse(read_config(folder), to, precision=precision, head=head, tokenizer=Tokenizer.load(own) if own.is_file() else None)
