@@ -309,7 +309,8 @@ def test_a_number_of_a_verb_is_refused_before_any_work(here: Path, verb: str) ->
 TRAIN = "train --task lm --train lines.txt --out run"
 WERE_TRACEBACKS = [
     "translate a -m seq2seq --device meta", "translate a -m seq2seq --max-length DIGITS", "demo --seed HUGE", "serve --host a..b",
-    "evaluate --data pairs.tsv -m seq2seq --columns ²", "evaluate --data pairs.tsv -m seq2seq --columns DIGITS", "serve --timeout inf",
+    "evaluate --data pairs.tsv -m seq2seq --columns ²", "evaluate --data pairs.tsv -m seq2seq --columns DIGITS",
+    "evaluate --data pairs.tsv -m seq2seq --only DIGITS=a", "serve --timeout inf",
     "translate a -m seq2seq --beam-size 1000000", "translate a -m seq2seq --samples 100000", "generate a -m lm --mbr 100000",
     "generate a -m lm --n-best HUGE", "pianoroll t.mid --output t.png --bars ²", "pianoroll t.mid --output t.png --bars DIGITS",
     f"{TRAIN} --set model.width=1048576 --set tokenizer.kind=char",
