@@ -90,7 +90,7 @@ def save_bundle(
         for name, file in ((TOKENIZER, tokenizer), (SOURCE_TOKENIZER, source_tokenizer)):
             if file is not None:
                 shutil.copyfile(file, new / name)
-        (new / CARD).write_text(card or default_card(model), encoding="utf-8")
+        (new / CARD).write_text(card or default_card(model), encoding="utf-8", errors="replace")  # it may name files of any name
     return folder
 
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
-from regard.errors import ConfigError, nearest
+from regard.errors import SHOWN, ConfigError, nearest, shown
+from regard.limits import MOST, MOST_CONTEXT, MOST_FACTOR, MOST_HEADS, MOST_LAYERS, MOST_WIDTH
 
-Positive = Annotated[int, Field(gt=0)]
-MOST_TRIED = 4096  # numbers of heads that are tried for a remedy: a width may be anything
-Layers = Annotated[int, Field(gt=0, le=1024)]
-Epsilon = Annotated[float, Field(gt=0)]
+# What numbers may be, in settings of every kind. What is not said here or beside a setting is no number, or may be any that there is.
+NonNegative = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
+Width = Annotated[int, Field(gt=0, le=MOST_WIDTH)]
+Heads = Annotated[int, Field(gt=0, le=MOST_HEADS)]
+Context = Annotated[int, Field(gt=0, le=MOST_CONTEXT)]
+Real = Annotated[float, Field(ge=-MOST_FACTOR, le=MOST_FACTOR)]
+Amount = Annotated[float, Field(ge=0, le=MOST_FACTOR)]
+Factor = Annotated[float, Field(gt=0, le=MOST_FACTOR)]
+Epsilon = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu", "geglu-tanh"]
@@ -35,10 +44,10 @@ class RotaryScaling(Settings):
     """How rotary frequencies are slowed so that a model reaches beyond the context it was trained on."""
 
     kind: Literal["linear", "llama3"]
-    factor: Annotated[float, Field(ge=1.0)]
-    low_frequency: float = 1.0  # llama3: waves longer than context / low_frequency are slowed by the full factor
-    high_frequency: float = 4.0  # llama3: waves shorter than context / high_frequency are left alone
-    original_context: Positive = 8192  # llama3: the context that the frequencies were made for
+    factor: Annotated[float, Field(ge=1.0, le=MOST_FACTOR)]
+    low_frequency: Factor = 1.0  # llama3: waves longer than context / low_frequency are slowed by the full factor
+    high_frequency: Factor = 4.0  # llama3: waves shorter than context / high_frequency are left alone
+    original_context: Context = 8192  # llama3: the context that the frequencies were made for
 
     @model_validator(mode="after")
     def _frequencies_rise(self) -> Self:
@@ -72,12 +81,12 @@ class Transformer(Vocabulary):
     """What the three Transformer families share. Defaults are those of the paper's base model."""
 
     layers: Layers = 6
-    width: Positive = 512  # d_model
-    heads: Positive = 8
-    kv_heads: Positive | None = None  # fewer than heads: grouped-query; 1: multi-query; None: one per head
-    head_width: Positive | None = None  # d_k; None: width / heads
-    attention_scale: float | None = None  # what scores are multiplied by; None: 1 / sqrt(head_width)
-    feedforward: Positive = 2048
+    width: Width = 512  # d_model
+    heads: Heads = 8
+    kv_heads: Heads | None = None  # fewer than heads: grouped-query; 1: multi-query; None: one per head
+    head_width: Width | None = None  # d_k; None: width / heads
+    attention_scale: Real | None = None  # what scores are multiplied by; None: 1 / sqrt(head_width)
+    feedforward: Width = 2048
     activation: Activation = "relu"
     bias: Bias = "all"  # which linear maps have one
     norm: Literal["layer", "rms"] = "layer"
@@ -85,17 +94,17 @@ class Transformer(Vocabulary):
     norm_epsilon: Epsilon = 1e-5
     positions: PositionKind = "sinusoidal"
     position_layout: Literal["interleaved", "halves"] = "interleaved"  # how sines and cosines (or rotated pairs) lie in a vector
-    context: Positive = 1024  # the longest sequence that the model takes
-    rotary_base: float = 10000.0
+    context: Context = 1024  # the longest sequence that the model takes
+    rotary_base: Annotated[float, Field(gt=0, le=1e12)] = 10000.0
     rotary_scaling: RotaryScaling | None = None
-    relative_buckets: Positive = 32
-    relative_distance: Positive = 128
+    relative_buckets: Width = 32
+    relative_distance: Context = 128
     window: Positive | None = None  # a position sees itself and the window - 1 before it (both sides in an encoder); None: all
     embedding_scale: bool = True  # multiply embeddings by sqrt(width), as the paper does
     embedding_norm: bool = False
     tied: bool = True  # the de-embedding is the (target) embedding: one parameter
     output_bias: bool = False
-    logit_scale: float = 1.0
+    logit_scale: Real = 1.0
     dropout: Share = 0.1  # on every sub-layer's output and on the sum of embeddings and positions, as in the paper
     attention_dropout: Share = 0.0
     activation_dropout: Share = 0.0
@@ -108,7 +117,7 @@ class Transformer(Vocabulary):
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         if self.head_width is None and self.width % self.heads:
-            fits = [n for n in range(1, min(2 * self.heads, self.width, MOST_TRIED) + 1) if self.width % n == 0]
+            fits = [n for n in range(1, min(2 * self.heads, self.width) + 1) if self.width % n == 0]
             raise ValueError(
                 f"heads = {self.heads} does not divide width = {self.width}; choose heads from {fits} or set head_width yourself"
             )
@@ -148,7 +157,7 @@ class EncoderConfig(Transformer):
     """Encoder-only: every word sees every word, and heads say what the vectors are for."""
 
     kind: Literal["encoder"] = "encoder"
-    token_types: Annotated[int, Field(ge=0)] = 0  # BERT's sentence A or B; 0: none
+    token_types: Annotated[int, Field(ge=0, le=MOST_WIDTH)] = 0  # BERT's sentence A or B; 0: none
     masked_words: bool = False  # a head that fills in masked words
     pooler: bool = False  # BERT's dense layer and tanh over the pooled vector
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # relu: DistilBERT's
@@ -171,12 +180,12 @@ class RnnConfig(Vocabulary):
     cell: Literal["lstm", "gru"] = "lstm"
     attention: Literal["additive", "none"] = "additive"
     layers: Layers = 1
-    width: Positive = 512  # of embeddings and of hidden states
+    width: Width = 512  # of embeddings and of hidden states
     bidirectional: bool = True  # the encoder reads forwards and backwards
     source_vocabulary: Positive | None = None
     tied: bool = False
     dropout: Share = 0.2
-    context: Positive = 1024
+    context: Context = 1024
 
     @model_validator(mode="after")
     def _two_directions_fit(self) -> Self:
@@ -197,13 +206,28 @@ _adapter: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 
 def parse_model(settings: dict[str, Any], where: str = "the model's settings") -> ModelConfig:
     """A config from plain values; `where` names the file for the error message."""
-    kind = settings.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{where}: kind = {kind!r} is no model family; {nearest(str(kind), KINDS)}")
+    family = _family(settings.get("kind"), where)
     try:
         return _adapter.validate_python(settings)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {explain(error, KINDS[str(kind)])}") from None
+        raise ConfigError(f"{where}: {explain(error, family)}") from None
+
+
+def check_settings(kind: object, settings: dict[str, Any], where: str = "the model's settings") -> None:
+    """An error, where one of some settings of a family could not be, whatever the others are."""
+    family = _family(kind, where)
+    try:
+        family.model_validate(settings)
+    except ValidationError as error:
+        own = [complaint for complaint in error.errors() if complaint["loc"] and complaint["loc"][0] in settings]
+        if own:
+            raise ConfigError(f"{where}: {explain(error, family, own[0])}") from None
+
+
+def _family(kind: object, where: str) -> type[Vocabulary]:
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{where}: kind = {shown(kind)} is no model family; {nearest(kind if isinstance(kind, str) else '', KINDS)}")
+    return KINDS[kind]
 
 
 def change(config: ModelConfig, **settings: Any) -> ModelConfig:
@@ -211,18 +235,18 @@ def change(config: ModelConfig, **settings: Any) -> ModelConfig:
     return parse_model(config.model_dump() | settings)
 
 
-def explain(error: ValidationError, settings: type[Settings]) -> str:
-    """The first of pydantic's complaints in one sentence with a remedy."""
-    complaint = error.errors()[0]
+def explain(error: ValidationError, settings: type[Settings], complaint: ErrorDetails | None = None) -> str:
+    """The first of pydantic's complaints, or another one of them, in one sentence with a remedy."""
+    complaint = complaint or error.errors()[0]
     path = [str(part) for part in complaint["loc"] if part not in KINDS]
-    key = ".".join(path)
+    key = ".".join(path)[:SHOWN]
     if complaint["type"] == "extra_forbidden":
         return f"unknown key '{key}'; {nearest(path[-1], _keys_at(settings, path[:-1]))}"
     if complaint["type"] == "missing":
         return f"'{key}' is missing; give it a value"
     message = complaint["msg"].removeprefix("Value error, ")
     simple = not isinstance(complaint["input"], dict | BaseModel)
-    return f"'{key}' = {complaint['input']!r}: {message}" if key and simple else f"'{key}': {message}" if key else message
+    return f"'{key}' = {shown(complaint['input'])}: {message}" if key and simple else f"'{key}': {message}" if key else message
 
 
 def _keys_at(settings: type[Settings], path: list[str]) -> list[str]:

@@ -78,10 +78,22 @@ def installing(extra: str) -> str:
     return f"pip install '.[{extra}]' in the folder of its code"
 
 
+SHOWN = 80  # letters of a value in a message
+
+
+def shown(value: object) -> str:
+    """A value as it was given, as far as a message has room for it."""
+    try:
+        found = repr(value)
+    except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits, and nothing nested as deep as its stack
+        return "a number of thousands of digits" if isinstance(value, int) else f"a {type(value).__name__} that can't be shown"
+    return found if len(found) <= SHOWN else f"{found[:SHOWN]}… ({len(found):,} letters)"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to say of an unknown name: the closest known one, or the list of all."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:SHOWN], known, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
     return f"known: {', '.join(known[:30])}{' …' if len(known) > 30 else ''}"

@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from regard.config import Cut, ModelConfig, Positive, Settings, Share, explain, parse_model
+from regard.config import Amount, Cut, Factor, ModelConfig, NonNegative, Positive, Settings, Share, check_settings, explain, parse_model
 from regard.config import Task as Task  # one of a model's settings, and what a recipe begins with
-from regard.errors import ConfigError, nearest
+from regard.errors import SHOWN, ConfigError, nearest, shown
+from regard.limits import MOST, MOST_HYPOTHESES, MOST_LENGTH, MOST_SEED, MOST_VOCABULARY, MOST_WEIGHT
 from regard.presets import PRESETS
 
-NonNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Column = Annotated[int, Field(ge=0, le=MOST)] | str
+Keys = Annotated[int, Field(ge=-127, le=127)]  # of a piano, up or down
 
 
 class DataFile(Settings):
@@ -24,7 +27,7 @@ class DataFile(Settings):
     path: str | None = None  # pairs.tsv, pairs.jsonl, text.txt, labelled.tsv
     source: str | None = None  # instead of path: two files, line by line
     target: str | None = None
-    columns: tuple[int | str, ...] | None = None  # which columns of a TSV (from 0), or keys of a JSONL; None: the first ones
+    columns: tuple[Column, ...] | None = None  # which columns of a TSV (from 0), or keys of a JSONL; None: the first ones
     header: bool | None = None  # whether the first line of a table names its columns; None: where it looks so, and that is said
     only: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
@@ -32,8 +35,8 @@ class DataFile(Settings):
     without: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # drop rows whose column or key has one of these values
     to: str | None = None  # a tag that tells the model what to write, such as a language
     script: str | None = None  # what the target is written in, such as "Devanagari"; rows in another are left out and counted
-    weight: Annotated[float, Field(gt=0)] = 1.0  # how often it is visited, relative to its size
-    transpose: tuple[int, int] = (0, 0)  # MIDI: every song also in the keys from so many semitones lower (-5) to so many higher (6)
+    weight: Factor = 1.0  # how often it is visited, relative to its size
+    transpose: tuple[Keys, Keys] = (0, 0)  # MIDI: every song also in the keys from so many semitones lower (-5) to so many higher (6)
     sha256: str | None = None  # of the file as it lies there (of two, one after the other); a different one is an error
 
     @model_validator(mode="after")
@@ -49,7 +52,7 @@ class FilterSettings(Settings):
     shortest: NonNegative = 0  # in characters, of each side
     longest: NonNegative = 0  # in characters, of each side; 0: of any length
     most_words: NonNegative = 0  # of each side; 0: any number
-    ratio: Annotated[float, Field(ge=0)] = 0.0  # the longer side of a pair has at most so many times the characters of the other; 0: any
+    ratio: Amount = 0.0  # the longer side of a pair has at most so many times the characters of the other; 0: any
     letters: Share = 0.0  # the least share of letters among the characters of each side, spaces not counted
     script_share: Share = 0.5  # the least share of letters of a target that are of the script that its file names
     drop_same: bool = False  # pairs with the same on both sides, unless they are very short
@@ -69,13 +72,15 @@ class DataSettings(Settings):
     dev: tuple[DataFile, ...] = ()
     test: tuple[DataFile, ...] = ()
     synthetic: Literal["reverse"] | None = None  # made up on the spot, instead of files
-    examples: Positive = 20000  # how many synthetic ones to train on
+    examples: Annotated[int, Field(gt=0, le=100_000_000)] = 20000  # how many synthetic ones to train on
     unit: Literal["line", "document", "file"] = "line"  # of plain text: a line, what stands between blank lines, or all of it
-    max_length: Positive = 256  # in tokens, of each side (or both, where one stack has both); longer pairs are left out, longer texts cut
+    max_length: Annotated[int, Field(gt=0, le=MOST_LENGTH)] = (
+        256  # in tokens, of each side (or both, where one stack has both); longer pairs are left out, longer texts cut
+    )
     cut: Cut = "end"  # classify: where a longer text loses what is too much: its end, or its middle, so that head and tail are read
     dev_share: Share = 0.02  # of the training examples, kept apart where no dev file is given
     test_share: Share = 0.0  # of the training examples, kept apart where no test file is given, and written to test.tsv in the run's folder
-    split_seed: NonNegative = 0  # another one keeps other examples apart; a text that stands twice always falls on one side
+    split_seed: Seed = 0  # another one keeps other examples apart; a text that stands twice always falls on one side
     keep_apart: bool = True  # leave training rows out whose source (or text) stands in dev or test
     filter: FilterSettings = FilterSettings()
     balance: Annotated[float, Field(ge=0, le=1)] = 1.0  # a tag's share of the visits is as its size to this power; 1: as the data is
@@ -85,7 +90,7 @@ class TokenizerSettings(Settings):
     """How text becomes tokens."""
 
     kind: Literal["bpe", "unigram", "char", "word"] = "bpe"
-    size: Positive = 8000
+    size: Annotated[int, Field(gt=0, le=MOST_VOCABULARY)] = 8000
     joint: bool = True  # one vocabulary for source and target
     lowercase: bool = False
 
@@ -96,20 +101,20 @@ class TrainingSettings(Settings):
     steps: Positive = 10000
     batch_tokens: Positive = 4096  # in a step, of the longer side, padding included
     accumulate: Positive = 1  # parts that a batch is worked through in
-    seed: NonNegative = 1
+    seed: Seed = 1
     optimizer: Literal["adamw", "muon"] = "adamw"
-    lr: Annotated[float, Field(gt=0)] = 7e-4  # the highest; with schedule = "paper" a factor, 1 being the paper's
+    lr: Factor = 7e-4  # the highest; with schedule = "paper" a factor, 1 being the paper's
     schedule: Literal["paper", "inverse-sqrt", "cosine", "wsd", "constant"] = "inverse-sqrt"
     warmup: NonNegative = 1000
     decay: Share = 0.2  # the share of steps over which "wsd" falls to zero
-    betas: tuple[float, float] = (0.9, 0.98)
-    epsilon: float = 1e-9
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0  # of matrices; norms and biases have none
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    epsilon: Amount = 1e-9
+    weight_decay: Amount = 0.0  # of matrices; norms and biases have none
     clip: Annotated[float, Field(ge=0)] = 1.0  # the largest norm of a gradient; 0 or inf: any
     label_smoothing: Share = 0.1
-    r_drop: Annotated[float, Field(ge=0)] = 0.0  # how much two passes with different dropout must agree (Liang et al. 2021); 0: one pass
+    r_drop: Amount = 0.0  # how much two passes with different dropout must agree (Liang et al. 2021); 0: one pass
     bpe_dropout: Share = 0.0  # of merges that are forgotten, so that a text has many segmentations (Provilkov et al. 2020)
-    bpe_dropout_copies: Positive = 8  # how many segmentations of each example there are, taken in turn
+    bpe_dropout_copies: Annotated[int, Field(gt=0, le=1000)] = 8  # how many segmentations of each example there are, taken in turn
     mask_share: Share = 0.15  # mlm: of words that are hidden
     prefix_share: Share = 0.5  # lm with a prefix mask: the largest share of a text that is given
     ema: Share = 0.0  # keep a moving average of the weights with this momentum, and validate with it; 0: none
@@ -131,9 +136,9 @@ class TrainingSettings(Settings):
 class DecodingSettings(Settings):
     """How validation translates."""
 
-    beam_size: Positive = 1
-    length_penalty: Annotated[float, Field(ge=0)] = 1.0
-    max_length: Positive = 128
+    beam_size: Annotated[int, Field(gt=0, le=MOST_HYPOTHESES)] = 1
+    length_penalty: Annotated[float, Field(ge=0, le=MOST_WEIGHT)] = 1.0
+    max_length: Annotated[int, Field(gt=0, le=MOST_LENGTH)] = 128
     examples: NonNegative = 200  # of dev, decoded for BLEU at each validation; 0: none
     tokenize: Literal["13a", "none", "intl", "char", "zh"] = (
         "13a"  # sacreBLEU's tokenizer; "none" for text that is in tokens already, as papers on Multi30k score it
@@ -171,6 +176,16 @@ class Recipe(Settings):
             )
         if data.test_share + data.dev_share >= 1 and not data.dev:
             raise ValueError("data.test_share and data.dev_share together leave nothing to train on; lower them")
+        return self
+
+    @model_validator(mode="after")
+    def _model_can_be(self) -> Self:
+        settings = {key: value for key, value in self.model.items() if key not in ("preset", "from", "kind")}
+        if self.begins_from is None:
+            decided = next((key for key in (*DECIDED, *TOKENS) if key in settings), None)
+            if decided is not None:
+                raise ValueError(f"model.{decided} is decided by the task and the data; take it out")
+            check_settings(self.model.get("kind", self.kind), settings, where="[model]")
         return self
 
     @model_validator(mode="after")
@@ -218,24 +233,31 @@ class Recipe(Settings):
     @property
     def kind(self) -> str:
         """The family of the model."""
-        preset = PRESETS.get(str(self.model.get("preset")), {})
-        return str(self.model.get("kind") or preset.get("kind", KIND_OF[self.task]))
+        return str(self.model.get("kind") or self._preset.get("kind", KIND_OF[self.task]))
+
+    @property
+    def _preset(self) -> dict[str, Any]:
+        """The settings that the model is named after."""
+        name = self.model.get("preset", FITTING)
+        if name == FITTING:
+            return {}
+        if not isinstance(name, str) or name not in PRESETS:
+            raise ConfigError(f"model.preset = {shown(name)} is unknown; {nearest(str(name), PRESETS)}")
+        return PRESETS[name]
 
     def model_config_for(self, **settings: Any) -> ModelConfig:
         """The config of the model that this recipe makes; `settings` are those that the data decides, such as the vocabulary."""
-        wanted = {key: value for key, value in self.model.items() if key != "from"}
-        base: dict[str, Any] = {}
-        name = wanted.pop("preset", None)
-        if name is not None:
-            if name not in PRESETS:
-                raise ConfigError(f"model.preset = {name!r} is unknown; {nearest(str(name), PRESETS)}")
-            base = PRESETS[name]
-        return parse_model({"kind": KIND_OF[self.task]} | base | wanted | settings, where="[model]")
+        wanted = {key: value for key, value in self.model.items() if key not in ("preset", "from")}
+        return parse_model({"kind": KIND_OF[self.task]} | self._preset | wanted | settings, where="[model]")
 
 
+# Of a model: what its task and its data decide, and what its tokenizer does.
+DECIDED = ("labels", "masked_words", "task", "longest_text", "cut")
+TOKENS = ("pad_token", "start_token", "end_token", "stop_tokens")
 KIND_OF: dict[Task, str] = {"translate": "seq2seq", "lm": "lm", "mlm": "encoder", "classify": "encoder"}
 
 
+MOST_PARTS = 8  # of the name of a setting, as in data.filter.ratio
 FITTING = "fitting"  # the preset that suits the amount of data; it is chosen when the data is read
 
 
@@ -273,6 +295,18 @@ def to_toml(recipe: Recipe, leave_out: set[str] | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def read_toml_text(text: str, where: str) -> dict[str, Any]:
+    """What a TOML text says; `where` names it for the error message. A `tomllib.TOMLDecodeError` is left to the caller."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise ConfigError(f"{where} is nested deeper than any setting; take brackets out") from None
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        raise ConfigError(f"{where} has a number of thousands of digits; no setting is so large, so lower it") from None
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }" if value else "{}"
@@ -287,13 +321,14 @@ def _toml(value: Any) -> str:
 def parse_change(change: str) -> dict[str, Any]:
     """ "a.b=c" to {"a": {"b": c}}; c is TOML, or else plain text."""
     key, equals, value = change.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {change!r}: write it as section.key=value, for example training.lr=1e-3")
+    path = key.strip().split(".")
+    if not equals or not all(path) or len(path) > MOST_PARTS:
+        raise ConfigError(f"--set {shown(change)}: write it as section.key=value, for example training.lr=1e-3")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = read_toml_text(f"value = {value}", f"--set {key[:SHOWN]}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    for part in reversed(key.strip().split(".")):
+    for part in reversed(path):
         parsed = {part: parsed}
     return dict(parsed)
 
@@ -312,7 +347,7 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base leads back to it; take one of the two out")
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = read_toml_text(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"can't read the recipe {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from regard.errors import BundleError
@@ -44,6 +45,17 @@ def at_home(name: str | Path) -> Path:
         return Path(name).expanduser()
     except RuntimeError:
         raise BundleError(f"nobody knows where the home in {name} is; write the whole path") from None
+
+
+def is_utf8(name: str | Path) -> bool:
+    """Whether a name can be written down: that of a file may be any bytes, and those that are no text stand for themselves."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in str(name))
+
+
+def readable_name() -> str:
+    """What to do about a name that is not UTF-8, or is not taken for it."""
+    coding = sys.getfilesystemencoding()
+    return "rename it" if coding == "utf-8" else f"names are read as {coding} here, so set PYTHONUTF8=1, or LC_ALL=C.UTF-8"
 
 
 @contextmanager
@@ -181,6 +193,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
             header = int.from_bytes(content.read(8), "little")
         if LONGEST_HEADER < header < path.stat().st_size:
             raise BundleError(f"{path} lists its tensors in {header:,} bytes, which is far more than any model has; don't trust it")
+        if not is_utf8(path):  # safetensors opens no such file itself
+            return load(path.read_bytes())
         with safe_open(path, framework="pt") as file:
             # Copies, because kernels round differently where a tensor is not aligned, and tensors in a file are not.
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "regard"
 # Each room may import from those before it, never from one on its own line or after. Files within a room may import one another.
 ROOMS = [
     ["errors"],
+    ["limits"],
     ["config", "storage", "files", "worker"],
     ["presets"],
     ["recipe"],

@@ -6,6 +6,7 @@ import errno
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -21,6 +22,7 @@ from regard.files import output_to_its_end
 
 __all__ = ["app", "main"]
 
+SIZE = re.compile(r"[1-9][0-9]{0,3}")  # of a terminal, as the environment says it
 # After how many new objects Python looks for those that only hold on to each other. Importing PyTorch makes 160,000 that stay, and to look
 # through them again and again was a tenth of the time it took.
 SELDOM = (50_000, 20, 20)
@@ -35,6 +37,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that can't show a √ shows a ? instead of an error
     with suppress(ValueError):  # not the main thread of a process: then signals are someone else's
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is removed
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
+        if not SIZE.fullmatch(os.environ.get(name, "1")):
+            del os.environ[name]  # no size of a terminal; what there is is asked instead
     gc.set_threshold(*SELDOM)
     try:
         with warnings.catch_warnings():

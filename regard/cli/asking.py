@@ -49,6 +49,7 @@ from regard.cli.options import (
     TopK,
     TopP,
 )
+from regard.limits import MOST, MOST_CHOSEN_AMONG, MOST_CONTEXT
 
 if TYPE_CHECKING:
     from regard.console import Results
@@ -194,7 +195,7 @@ def classify(
 def fill(
     texts: Texts = None,
     model: ModelOption = None,
-    choices: Annotated[int, typer.Option(min=1, help="How many words to show for each place.")] = 5,
+    choices: Annotated[int, typer.Option(min=1, max=MOST_CHOSEN_AMONG, help="How many words to show for each place.")] = 5,
     input: Input = None,
     output: Output = None,
     format: FormatOption = Format.TEXT,
@@ -279,9 +280,10 @@ def evaluate(
     header: Header = None,
     only: Annotated[list[str] | None, typer.Option(help="Only rows whose column has a value, as 2=tatoeba; may be given again.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for text that is in tokens already.")] = "13a",
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many rows alone.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="The first so many rows alone.")] = None,
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Perplexity of all lines as one text, by a window that moves on by so many tokens.")
+        int | None,
+        typer.Option(min=1, max=MOST_CONTEXT, help="Perplexity of all lines as one text, by a window that moves on by so many tokens."),
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.app import Format, FormatOption, app
+from regard.limits import MOST
 
 
 class TargetName(StrEnum):
@@ -40,7 +41,7 @@ def export(
         HeadName | None, typer.Option(help="For huggingface: which of an encoder's heads; by default labels, else words.")
     ] = None,
     check: Annotated[Path | None, typer.Option(help="A file of lines to try it on, instead of a few of our own.")] = None,
-    limit: Annotated[int, typer.Option(help="Of those lines, the first so many.", min=1)] = 1000,
+    limit: Annotated[int, typer.Option(help="Of those lines, the first so many.", min=1, max=MOST)] = 1000,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Write a bundle for Hugging Face transformers, CTranslate2 or ONNX Runtime.

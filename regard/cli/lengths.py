@@ -13,6 +13,7 @@ import typer
 from regard.cli.app import DataDir, Format, FormatOption, app
 from regard.cli.lines import Machine, data_file, given, named_model
 from regard.cli.options import MODEL_HELP, BeamSize, Columns, Device, Header, LengthPenalty, To
+from regard.limits import MOST_SPANS
 
 
 @app.command()
@@ -26,7 +27,7 @@ def lengths(
     header: Header = None,
     only: Annotated[list[str] | None, typer.Option(help="Only rows whose column has a value, as 2=tatoeba; may be given again.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for text that is in tokens already.")] = "13a",
-    parts: Annotated[int, typer.Option(min=1, help="How many spans of lengths, with about as many sentences each.")] = 6,
+    parts: Annotated[int, typer.Option(min=1, max=MOST_SPANS, help="How many spans of lengths, with about as many sentences each.")] = 6,
     plot: Annotated[Path | None, typer.Option(help="A picture of it: .svg, .png or .pdf.")] = None,
     title: Annotated[str, typer.Option(help="Of the picture.")] = "",
     beam_size: BeamSize = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from regard.door import Model, Written
     from regard.recipe import DataFile
 
+NUMBER = re.compile(r"[0-9]{1,9}")  # of a column; what is longer can be none, and is looked for as a name
 LINES_AT_ONCE = {"cpu": 2048, "cuda": 16384}  # sorted by length and answered together
 BATCHES_AT_ONCE = {"cuda": 2}  # while a GPU works on one, the host reads, tokenises and writes another
 
 
 def columns_of(wanted: str | None) -> tuple[int | str, ...] | None:
-    return tuple(int(part) if part.isdigit() else part for part in wanted.split(",")) if wanted else None
+    """Numbers or names of columns, with commas between."""
+    return tuple(int(part) if NUMBER.fullmatch(part) else part for part in wanted.split(",")) if wanted else None
 
 
 def data_file(data: str, target: str | None, columns: str | None, only: list[str] | None, header: bool | None) -> DataFile:

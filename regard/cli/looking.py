@@ -11,10 +11,11 @@ import typer
 
 from regard.cli.app import Format, FormatOption, app
 from regard.cli.options import Device, Precision, PrecisionName
+from regard.limits import MOST_SEED
 
 
 @app.command()
-def demo(seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0) -> None:
+def demo(seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of the random weights.")] = 0) -> None:
     """Walk through a Transformer, with numbers, for the sentence YOUR CAT IS A LOVELY CAT."""
     from regard.view.walkthrough import walkthrough
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.app import app
+from regard.errors import shown
 
 if TYPE_CHECKING:
     from regard.door import Model
@@ -52,7 +54,6 @@ def pianoroll(
 def _range(bars: str | None) -> tuple[int, int] | None:
     if bars is None:
         return None
-    first, dash, last = bars.partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise typer.BadParameter(f"--bars {bars}: write the first and the last, as 1-16")
-    return int(first), int(last or first)
+    if not (found := re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", bars)):
+        raise typer.BadParameter(f"--bars {shown(bars)}: write the first and the last, as 1-16")
+    return int(found[1]), int(found[2] or found[1])

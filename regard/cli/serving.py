@@ -12,6 +12,7 @@ import typer
 from regard.cli.app import app
 from regard.cli.options import Device, Precision, PrecisionName
 from regard.errors import ConfigError, installing
+from regard.limits import MOST, MOST_SECONDS, MOST_WORKERS
 
 LIMITS, WHO = "Limits", "Who may ask"
 MODELS_HELP = (
@@ -38,16 +39,23 @@ def serve(
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="A site whose pages may ask, as https://example.org.", rich_help_panel=WHO)
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request.", rich_help_panel=LIMITS)] = 1 << 20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.", rich_help_panel=LIMITS)] = 128,
-    max_characters: Annotated[int, typer.Option(min=1, help="Of a text.", rich_help_panel=LIMITS)] = 10_000,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Texts that may wait for their turn.", rich_help_panel=LIMITS)] = 256,
-    max_streams: Annotated[int, typer.Option(min=1, help="Outputs streamed at once.", rich_help_panel=LIMITS)] = 4,
+    max_body: Annotated[int, typer.Option(min=1024, max=MOST, help="Bytes of a request.", rich_help_panel=LIMITS)] = 1 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, max=MOST, help="Texts of a request.", rich_help_panel=LIMITS)] = 128,
+    max_characters: Annotated[int, typer.Option(min=1, max=MOST, help="Of a text.", rich_help_panel=LIMITS)] = 10_000,
+    max_waiting: Annotated[int, typer.Option(min=1, max=MOST, help="Texts that may wait for their turn.", rich_help_panel=LIMITS)] = 256,
+    max_streams: Annotated[int, typer.Option(min=1, max=MOST, help="Outputs streamed at once.", rich_help_panel=LIMITS)] = 4,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Batches worked on at once; by default one a core, at most 4, on a GPU one.", rich_help_panel=LIMITS),
+        typer.Option(
+            min=1,
+            max=MOST_WORKERS,
+            help="Batches worked on at once; by default one a core, at most 4, on a GPU one.",
+            rich_help_panel=LIMITS,
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.", rich_help_panel=LIMITS)] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds that a request may take.", rich_help_panel=LIMITS)
+    ] = 60.0,
 ) -> None:
     """Serve models: a page, JSON for every verb, and the interfaces of LibreTranslate and OpenAI for their clients.
 

@@ -8,13 +8,18 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from regard.config import Positive, Settings, explain
+from regard.config import NonNegative, Settings, explain
 from regard.decoding.grammar import Grammar
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
+from regard.limits import MOST_CHOSEN_AMONG, MOST_HYPOTHESES, MOST_LENGTH, MOST_SEED, MOST_WEIGHT
 
-NonNegative = Annotated[int, Field(ge=0)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Hypotheses = Annotated[int, Field(gt=0, le=MOST_HYPOTHESES)]
+Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT)]
+Factor = Annotated[float, Field(gt=0, le=MOST_WEIGHT)]
+TopK = Annotated[int, Field(ge=0, le=MOST_CHOSEN_AMONG)]
+Share = Annotated[float, Field(ge=0, le=1)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Sequences = tuple[tuple[NonNegative, ...], ...]  # token ids, word by word
 
 
@@ -31,7 +36,7 @@ class Wishes(Settings):
 class Length(Settings):
     """A number of tokens, or one that grows with the source: plus + times × its length. Written 60, 2x or 16+2x."""
 
-    plus: NonNegative = 0
+    plus: Annotated[int, Field(ge=0, le=MOST_LENGTH)] = 0
     times: Weight = 0.0
 
     @model_validator(mode="before")
@@ -43,16 +48,21 @@ class Length(Settings):
 
     @classmethod
     def parse(cls, text: str) -> Length:
-        return cls(**cls._parts(text))
+        try:
+            return cls(**cls._parts(text))
+        except ValidationError:
+            raise ConfigError(
+                f"{shown(text)} is longer than anything is written; {MOST_LENGTH:,} tokens, or {MOST_WEIGHT:g}x, are the most"
+            ) from None
 
     @staticmethod
     def _parts(text: str) -> dict[str, Any]:
-        number = r"(\d+(?:\.\d+)?)"
-        if match := re.fullmatch(rf"\s*(\d+)\s*(?:\+\s*{number}\s*x)?\s*", text):
+        number, whole = r"(\d{1,9}(?:\.\d{1,9})?)", r"(\d{1,9})"
+        if match := re.fullmatch(rf"\s*{whole}\s*(?:\+\s*{number}\s*x)?\s*", text):
             return {"plus": int(match[1]), "times": float(match[2] or 0)}
-        if match := re.fullmatch(rf"\s*{number}\s*x\s*(?:\+\s*(\d+))?\s*", text):
+        if match := re.fullmatch(rf"\s*{number}\s*x\s*(?:\+\s*{whole})?\s*", text):
             return {"plus": int(match[2] or 0), "times": float(match[1])}
-        raise ConfigError(f"{text!r} is no length; write a number of tokens such as 60, or 16+2x for 16 and twice the source's length")
+        raise ConfigError(f"{shown(text)} is no length; write a number of tokens such as 60, or 16+2x for 16 and twice the source's length")
 
     def of(self, source: int) -> int:
         return self.plus + math.ceil(round(self.times * source, 6))  # 2.2 × 25 is 55.00000000000001 in binary numbers
@@ -80,11 +90,11 @@ class Rules(Wishes):
 class Beam(Wishes):
     """Beam search: at each position the most probable continuations of all hypotheses of a source stay open."""
 
-    size: Positive = 4  # hypotheses kept open; 1 is greedy search
+    size: Hypotheses = 4  # hypotheses kept open; 1 is greedy search
     length_penalty: Weight = 1.0  # α in score = log P / length^α, the end token counted
-    n_best: Positive = 1  # hypotheses given for each source
+    n_best: Hypotheses = 1  # hypotheses given for each source
     coverage: Weight = 0.0  # β: adds β Σ log min(1, attention that each source word got); 0: none
-    groups: Positive = 1  # parts of the beam that are kept different from one another
+    groups: Hypotheses = 1  # parts of the beam that are kept different from one another
     diversity: Weight = 0.5  # what a word costs for each group before that chose it at the same position
 
     @model_validator(mode="after")
@@ -100,11 +110,11 @@ class Sampling(Wishes):
     """Words drawn by chance, each as often as the model finds it likely."""
 
     temperature: Weight = 1.0  # below 1 surer, above 1 bolder; 0 always takes the likeliest
-    top_k: NonNegative = 0  # only the k likeliest; 0: all
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # only the likeliest that together have this probability
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0  # only those at least this share as likely as the likeliest
-    samples: Positive = 1  # outputs for each source
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    top_k: TopK = 0  # only the k likeliest; 0: all
+    top_p: TopP = 1.0  # only the likeliest that together have this probability
+    min_p: Share = 0.0  # only those at least this share as likely as the likeliest
+    samples: Hypotheses = 1  # outputs for each source
+    seed: Seed = 0
 
 
 GREEDY = Beam(size=1)

@@ -69,7 +69,10 @@ def load(name: str | Path, *, device: torch.device | str | None = None, precisio
 
 def _usable(device: torch.device | str) -> torch.device:
     try:
-        return torch.empty(0, device=device).device
+        found = torch.empty(0, device=device).device
+        if found.type == "meta":
+            raise RuntimeError("it holds shapes alone, and no numbers")
+        return found
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever its library raises
         why = str(error).partition("\n")[0]
         raise ConfigError(f"the device {str(device)!r} can't be used here ({why}); leave it out, or take cpu") from None

@@ -19,8 +19,9 @@ from regard.door.reading import states_at_masks, text_ids
 from regard.door.results import Scored
 from regard.door.shown import Short
 from regard.door.writing import language
-from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nearest
+from regard.errors import ConfigError, CorpusError, RegardError, ShapeError, nearest, shown
 from regard.evaluation.metrics import Confusion, Scores, check_tokenizer, confusion, exact_match, perplexity, translation_scores
+from regard.limits import within
 from regard.recipe import DataFile, Task
 from regard.text.corpus import Row, header_left_out, read_rows
 from regard.text.tokenizer import Frame
@@ -165,6 +166,8 @@ def evaluate(
     **options: Any,
 ) -> Evaluation:
     check_tokenizer(tokenize)  # before anything is translated
+    if limit is not None:
+        within("limit", limit, "how many rows to take", 1)
     file = data if isinstance(data, DataFile) else DataFile(path=str(data))
     name = file.path or f"{file.source} and {file.target}"
     if stride is not None:
@@ -283,7 +286,7 @@ def _sliding(
     if not isinstance(model.config, LanguageModelConfig):
         raise ConfigError(f"a stride is for language models; leave it out for {model.name}")
     if not 1 <= stride <= context:
-        raise ConfigError(f"stride = {stride} should be between 1 and the {context} tokens that {model.name} reads at once")
+        raise ConfigError(f"stride = {shown(stride)} should be between 1 and the {context} tokens that {model.name} reads at once")
     text = "\n".join(row.texts[0] for row in islice(read_rows(file, "lm", root), limit))
     ids = model.tokenizer.framed(model.tokenizer.encode(text), Frame(before=(model.config.start_token,)))
     windows = list(sliding_windows(len(ids), context, stride))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from regard.decoding.settings import Beam, Length, Method, Rules, Sampling
-from regard.errors import ConfigError, nearest
+from regard.errors import ConfigError, nearest, shown
+from regard.limits import MOST_HYPOTHESES, within
 
 if TYPE_CHECKING:
     from regard.door import Model
@@ -69,7 +70,7 @@ def chosen(options: Options, method: Method, rules: Rules, words: Callable[[str]
     changes: dict[str, Any] = {name: given[name] for name in RULES if name in given}
     for name in ("max_length", "min_length"):
         if name in changes:
-            changes[name] = Length.parse(str(changes[name]))
+            changes[name] = Length.parse(_written(changes[name]))
     if changes.get("max_length") == Length():
         raise ConfigError("max_length = 0 leaves nothing to write; set it to 1 or more")
     for name, key in (("ban", "banned"), ("require", "required")):
@@ -79,16 +80,23 @@ def chosen(options: Options, method: Method, rules: Rules, words: Callable[[str]
     return method, Rules(**(rules.model_dump() | changes)) if changes else rules
 
 
+def _written(length: object) -> str:
+    """A length as it would be written, if it is a number."""
+    try:
+        return str(length)
+    except (ValueError, RecursionError):  # of thousands of digits, or nested as deep
+        return shown(length)
+
+
 def _of_samples(given: dict[str, Any]) -> dict[str, Any]:
     """What minimum Bayes risk chooses among."""
     if "samples" in given:
         raise ConfigError("mbr says how many samples are drawn; leave samples out")
-    if not isinstance(given["mbr"], int) or given["mbr"] < 1:
-        raise ConfigError(f"mbr = {given['mbr']!r} should be how many samples to choose among, such as 16")
+    within("mbr", given["mbr"], "how many samples to choose among", 1, MOST_HYPOTHESES)
     return {"samples": given["mbr"]}
 
 
 def _widened(beam: dict[str, Any]) -> dict[str, Any]:
     """More hypotheses asked for than a beam has by default make it as wide, unless its size is said."""
     wanted = beam.get("n_best", 1)
-    return beam if "size" in beam or not isinstance(wanted, int) else {"size": max(4, wanted)} | beam
+    return beam if "size" in beam or not isinstance(wanted, int) else {"size": min(max(4, wanted), MOST_HYPOTHESES)} | beam

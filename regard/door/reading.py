@@ -13,6 +13,7 @@ from regard.data.batch import Tokens
 from regard.decoding.many import read_many
 from regard.door.results import Choice, Filled, Labelled
 from regard.errors import ConfigError, RegardError, ShapeError, nearest
+from regard.limits import MOST_CHOSEN_AMONG, within
 from regard.text.cut import shortened
 from regard.text.tokenizer import Frame, Tokenizer
 
@@ -46,8 +47,7 @@ def text_ids(model: Model, texts: list[str], first: int) -> list[list[int]]:
 
 
 def fill(model: Model, texts: list[str], choices: int, first: int) -> list[Filled]:
-    if choices < 1:
-        raise ConfigError(f"choices = {choices} should be how many words to give for each place: 1 or more")
+    within("choices", choices, "how many words to give for each place", 1, MOST_CHOSEN_AMONG)
     parts = [around_masks(model, text, first + number) for number, text in enumerate(texts)]
     ids = [masked_ids(model, own, first + number) for number, own in enumerate(parts)]
     states = states_at_masks(model, ids)

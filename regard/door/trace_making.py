@@ -29,6 +29,7 @@ from regard.door.trace_tensors import Kept, Side, looks, recurrent_looks, recurr
 from regard.door.trace_types import PARTS, LabelOutput, Output, Part, Search, Sentence, Target, Trace
 from regard.door.writing import CONTINUED, DRAWN, generate, language, prompt_ids, translate
 from regard.errors import ConfigError, RegardError, ShapeError, nearest
+from regard.limits import MOST_CHOSEN_AMONG, within
 from regard.models import LanguageModel, RnnSeq2Seq
 from regard.nn import record, using
 from regard.nn.layers import Stack
@@ -87,8 +88,7 @@ def wanted(
         wrong = next((number for number in numbers or () if not 0 <= number < end), None)
         if wrong is not None:
             raise ConfigError(f"{name}: there is no {wrong}; {model.name} has {end}, counted from 0")
-    if candidates < 1:
-        raise ConfigError(f"candidates = {candidates} should be how many words to keep for each position: 1 or more")
+    within("candidates", candidates, "how many words to keep for each position", 1, MOST_CHOSEN_AMONG)
     kept = Kept(_sorted(layers), _sorted(heads), {side: _sorted(own) or () for side, own in (positions or {}).items()})
     return Wanted(PARTS if parts is None else tuple(part for part in PARTS if part in parts), kept, candidates)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard.errors import ConfigError, CorpusError
+from regard.errors import CorpusError
+from regard.limits import MOST_SPANS, within
 
 RESAMPLED = 500  # times that sentences are drawn again, by sacreBLEU, to see what chance does
 
@@ -47,8 +48,7 @@ def by_length(
 
 def spans_of(words: np.ndarray, parts: int) -> list[tuple[int, int]]:
     """From the shortest to the longest length that occurs, in spans with about as many sentences each; one length is never in two."""
-    if parts < 1:
-        raise ConfigError(f"parts = {parts}: there must be at least one")
+    within("parts", parts, "how many spans of lengths", 1, MOST_SPANS)
     if not len(words):
         raise CorpusError("there are no sentences to sort by length")
     ends = sorted({int(np.quantile(words, (number + 1) / parts, method="inverted_cdf")) for number in range(parts)})

@@ -10,7 +10,7 @@ from regard.bundle import CARD, SOURCE_TOKENIZER, TOKENIZER, read_config
 from regard.config import EncoderConfig, LanguageModelConfig, ModelConfig
 from regard.errors import nearest
 from regard.interop.original import SENTENCES, ExportError, Original, Report
-from regard.storage import replacing
+from regard.storage import is_utf8, readable_name, replacing
 from regard.text.tokenizer import Tokenizer
 
 Target = Literal["huggingface", "ctranslate2", "onnx"]
@@ -33,6 +33,10 @@ def export(
     on, instead of a few of our own.
     """
     folder, out = Path(folder), Path(out)
+    if not is_utf8(out.resolve()):  # no other library opens what was written there, and it could not be checked
+        raise ExportError(
+            f"{out} is in no place that other libraries read, since its name is not UTF-8; {readable_name()} or choose another"
+        )
     own = folder / TOKENIZER
     refuse(read_config(folder), to, precision=precision, head=head, tokenizer=Tokenizer.load(own) if own.is_file() else None)
     if to == "huggingface" and (folder / SOURCE_TOKENIZER).is_file():

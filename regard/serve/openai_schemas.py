@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from regard.decoding.settings import Factor, Share, TopK, TopP
 from regard.serve.settings import MOST_OUTPUTS
 
 Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -27,10 +28,10 @@ class Written(Asked):
     """What completions and chats share. `top_k`, `min_p` and `repetition_penalty` are ours."""
 
     temperature: Temperature | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    repetition_penalty: Factor | None = None
     n: Annotated[int, Field(ge=1, le=MOST_OUTPUTS)] | None = None
     stop: Stops | None = None
     seed: int | None = None

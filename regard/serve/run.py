@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from regard.door import Model
-from regard.errors import ConfigError
+from regard.errors import SHOWN, ConfigError
 from regard.serve.app import create_app
 from regard.serve.connections import Connection
 from regard.serve.settings import Settings
@@ -56,10 +56,11 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         if bound is not None:
             bound.close()
-        raise ConfigError(f"can't serve at {host}, port {port}: {error.strerror}; choose another with --host or --port") from error
+        reason = error.strerror if isinstance(error, OSError) else "that is no name of a machine"
+        raise ConfigError(f"can't serve at {host[:SHOWN]}, port {port}: {reason}; choose another with --host or --port") from error
     return bound
 
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from regard.decoding.settings import Factor, Seed, Share, TopK, TopP, Weight
 from regard.serve.settings import MOST_CHOICES, MOST_OUTPUTS, MOST_WORDS
 
 Outputs = Annotated[int, Field(ge=1, le=MOST_OUTPUTS)]
 Texts = Annotated[str | list[str], Field(description="One text, or several.", examples=["I love you very much."])]
 Words = Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=MOST_WORDS)]
 Length = Annotated[int, Field(ge=0, le=100_000)] | Annotated[str, Field(max_length=20, examples=["16+2x"])]
-Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Name = Annotated[str | None, Field(max_length=200, description="Which model; without it, the first that can do this.")]
 
 
@@ -35,16 +35,16 @@ class Writing(Asked):
     groups: Outputs | None = None
     diversity: Weight | None = None
     temperature: Weight | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: Share | None = None
     samples: Outputs | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed | None = None
     mbr: Outputs | None = None
     max_length: Length | None = None
     min_length: Length | None = None
     no_repeat: Annotated[int, Field(ge=0, le=1000)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
+    repetition_penalty: Factor | None = None
     ban: Words | None = None
     require: Words | None = None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
+from regard.limits import MOST_SECONDS, MOST_WORKERS, within
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_OUTPUTS = 16  # hypotheses, samples or alternatives of a text: what each of them costs is time of all others
@@ -26,6 +27,13 @@ class Limits:
     streams: int = 4  # continuations written word by word at once
     seconds: float = 60.0  # from the arrival of a request to its answer
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "seconds":
+                within(name, value, "how much a server takes on", 1)
+        if not 0 < self.seconds <= MOST_SECONDS:
+            raise ConfigError(f"seconds = {shown(self.seconds)} should be how long a request may take: at most {MOST_SECONDS:,.0f}")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -41,6 +49,8 @@ class Settings:
     workers: int | None = None  # batches worked on at once; None: as many as suit the machine
 
     def __post_init__(self) -> None:
+        if self.workers is not None:
+            within("workers", self.workers, "how many batches are worked on at once", 1, MOST_WORKERS)
         if self.api_key is not None:
             _check_key(self.api_key)
         for origin in self.origins:

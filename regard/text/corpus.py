@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, cast
 
 import zstandard
 
-from regard.errors import CorpusError
+from regard.errors import CorpusError, shown
 from regard.recipe import DataFile, Task
 from regard.storage import at_home
 from regard.text.formats import COMPRESSED, text_lines
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Unit = Literal["line", "document"]
+COLUMN = re.compile(r"[0-9]{1,10}")  # of a table, counted from 0
 AS_TABLE = ", or a row on each line of a .tsv, with a tab between its columns"
 KEYS: dict[Task, tuple[str, ...]] = {"translate": ("source", "target"), "classify": ("label", "text"), "lm": ("text",), "mlm": ("text",)}
 
@@ -167,8 +169,8 @@ class _Columns:
     def _key(self, column: int | str) -> int | str:
         if self.json:
             return str(column)
-        if not str(column).isdecimal():
-            raise CorpusError(f"{self.path}: there is no column {column!r} in a TSV; its columns are numbers from 0")
+        if not COLUMN.fullmatch(str(column)):
+            raise CorpusError(f"{self.path}: there is no column {shown(column)} in a TSV; its columns are numbers from 0")
         return int(column)
 
     def read(self, line: str, number: int) -> tuple[str, ...] | None:

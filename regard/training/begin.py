@@ -12,17 +12,15 @@ import torch
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, read_config
 from regard.config import ModelConfig, Transformer
 from regard.data.examples import Vocabularies
-from regard.errors import ConfigError, nearest
+from regard.errors import ConfigError, nearest, shown
 from regard.models import Network
-from regard.recipe import KIND_OF, Recipe
+from regard.recipe import DECIDED, KIND_OF, Recipe
 from regard.shipped import find_bundle
 from regard.storage import read_tensors, restored
 from regard.text.tokenizer import Tokenizer
 
 # What may differ from the bundle, because no weight depends on it.
 FREE = ("dropout", "attention_dropout", "activation_dropout", "pooling", "pooler", "mask", "context", "split")
-# What the new task decides: heads, and what a bundle says of its own training.
-DECIDED = ("labels", "masked_words", "task", "longest_text", "cut")
 HEADS = ("classifier.", "masked_words.", "pooler.")
 
 
@@ -87,7 +85,7 @@ class Beginning:
             )
         if key not in FREE and value != shape[key]:
             raise ConfigError(
-                f"model.{key} = {value!r}, but {self.folder} was made with {shape[key]!r}; "
+                f"model.{key} = {shown(value)}, but {self.folder} was made with {shape[key]!r}; "
                 f"take model.{key} out, or train without model.from"
             )
         if key == "context" and isinstance(self.config, Transformer) and self.config.positions == "learned" and value != shape[key]:

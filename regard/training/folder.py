@@ -10,7 +10,8 @@ from pathlib import Path
 from regard.bundle import refuse_place
 from regard.errors import ConfigError, TrainingError
 from regard.files import write_file
-from regard.recipe import Recipe, load_recipe, parse_recipe, to_toml
+from regard.recipe import Recipe, load_recipe, parse_recipe, read_toml_text, to_toml
+from regard.storage import readable_name
 from regard.training.figures import METRICS
 
 RECIPE = "recipe.toml"
@@ -41,10 +42,10 @@ def check_recipe(recipe: Recipe) -> None:
     text = to_toml(recipe)
     try:
         text.encode("utf-8")
-        same = to_toml(parse_recipe(tomllib.loads(text))) == text
+        same = to_toml(parse_recipe(read_toml_text(text, RECIPE))) == text
     except UnicodeEncodeError as error:
         name = error.object[max(0, error.start - 30) : error.end + 10]
-        raise TrainingError(f"the recipe names {name!r}, which is not UTF-8 and could not be read back; rename it") from error
+        raise TrainingError(f"the recipe names {name!r}, which is not UTF-8 and could not be read back; {readable_name()}") from error
     except (ConfigError, tomllib.TOMLDecodeError) as error:
         raise TrainingError(f"this recipe could not be read back, and so its training not be resumed: {error}; change that") from error
     if not same:
@@ -64,5 +65,5 @@ def write_rows(rows: Iterable[str], out: Path) -> None:
 
 
 def _difference(text: str) -> str:
-    again = to_toml(parse_recipe(tomllib.loads(text)))
+    again = to_toml(parse_recipe(read_toml_text(text, RECIPE)))
     return next((line for line, other in zip(text.splitlines(), again.splitlines(), strict=False) if line != other), "it is shorter")

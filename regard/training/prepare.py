@@ -256,6 +256,9 @@ def _config(recipe: Recipe, vocabularies: Vocabularies, labels: tuple[str, ...],
     if recipe.task == "classify":
         decided |= {"labels": labels, "masked_words": False, "longest_text": recipe.data.max_length, "cut": recipe.data.cut}
     model = recipe.model or {"preset": FITTING}
+    for key, side in (("vocabulary", target), ("source_vocabulary", vocabularies.source)):
+        if model.get(key) is not None and model[key] < len(side):  # None: one vocabulary for both sides
+            raise ConfigError(f"model.{key} = {model[key]} has no room for the {len(side)} tokens of the tokenizer; take it out")
     if model.get("preset") == FITTING:
         model = {**model, "preset": fitting_preset(recipe.task, tokens)}
     return recipe.model_copy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 from regard.bundle import SOURCE_TOKENIZER, TOKENIZER, outline, save_bundle
+from regard.config import ModelConfig
 from regard.errors import BundleError, TrainingError
 from regard.evaluation.metrics import Confusion
 from regard.models import Network
@@ -53,6 +55,7 @@ def run_recipe(
         if unguided and here.first and not resume and (advised := advice(recipe, out)) is not None:
             report.say(advised)
         prepared = _prepared(recipe, root, here, report)
+        _check_memory(prepared.config)
         trainer = Trainer(recipe, prepared, checkpoints, here, report)
         _describe(trainer, report)
         if resume:
@@ -134,6 +137,20 @@ def _prepared(recipe: Recipe, root: Path | None, here: World, report: Report) ->
         prepared = prepare(recipe, root, report.say)
     here.wait()
     return prepared if here.first else prepare(recipe, root, lambda message: None)
+
+
+def _check_memory(config: ModelConfig) -> None:
+    """An error, where not even the weights fit into this machine: the system may grant what it has not, and end the process later."""
+    if not hasattr(os, "sysconf"):
+        return
+    network = outline(config)
+    count = sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
+    wanted, there = 4 * count, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if wanted > there:
+        raise TrainingError(
+            f"the weights of this model take {wanted / 2**30:,.1f} GiB, and this machine has {there / 2**30:,.1f}; make it smaller, "
+            "as by model.layers, model.width, model.feedforward or model.context"
+        )
 
 
 def _describe(trainer: Trainer, report: Report) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.config import EncoderConfig, Seq2SeqConfig
 from regard.data.batch import Tokens
+from regard.limits import MOST_SEED, within
 from regard.models import Encoder, Seq2Seq
 from regard.nn import Causal, Full, Padding, Prefix, attend, record, using
 from regard.nn.embedding import Embedder
@@ -45,6 +46,7 @@ MEANINGS = {  # of what a pass through an encoder block records
 @torch.no_grad()
 def walkthrough(console: Console | None = None, seed: int = 0) -> None:
     """Prints the ideas of the notes one after the other. The same seed prints the same numbers."""
+    within("seed", seed, "what the random weights go by", 0, MOST_SEED)
     sheet = Sheet(console)
     sheet.title(" ".join(SENTENCE))
     sheet.say(

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -53,22 +52,14 @@ def never(*_: object, **__: object) -> None:
 # Recipes
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "training.clip=inf", "training.epsilon=inf", "training.r_drop=inf", "training.weight_decay=inf", "training.lr=inf",
-        "training.epsilon=nan", "training.betas=[nan, 0.9]", "decoding.length_penalty=inf", "model.norm_epsilon=inf",
-        "model.rotary_base=inf", "model.attention_scale=nan", "model.attention_scale=-inf", "model.logit_scale=inf",
-    ],
-)  # fmt: skip
-def test_numbers_that_are_not_finite_are_read_back(tmp_path: Path, change: str) -> None:
-    text = "task = 'lm'\ndata.train = ['a.txt']\n"
-    (tmp_path / "recipe.toml").write_text(text)
-    wanted = load_recipe(tmp_path / "recipe.toml", [change])
+def test_no_clipping_is_read_back(tmp_path: Path) -> None:
+    """The one setting that may be infinite."""
+    (tmp_path / "recipe.toml").write_text("task = 'lm'\ndata.train = ['a.txt']\n")
+    wanted = load_recipe(tmp_path / "recipe.toml", ["training.clip=inf"])
     check_recipe(wanted)
     (tmp_path / "again.toml").write_text(to_toml(wanted))
     assert to_toml(load_recipe(tmp_path / "again.toml")) == to_toml(wanted)
-    assert re.search(r"= \[?-?(inf|nan)\b", to_toml(wanted))
+    assert "clip = inf\n" in to_toml(wanted)
 
 
 @pytest.mark.parametrize("name", ["a\x7fb", "a\x1fb\n", "ünï \U0001f9ac", 'a"b\\c', "\x80\x85\u2028"])
