@@ -5,7 +5,6 @@ step-N/  model.safetensors (weights) · state.safetensors and state.json (all el
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -21,11 +20,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.errors import BundleError, TrainingError
-from regard.storage import read_json, read_tensors, replacing, write_tensors
+from regard.storage import damage, read_json, read_tensors, replacing, write_sums, write_tensors
 
 STATE = "state.json"
 STATE_TENSORS = "state.safetensors"
-SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -51,24 +49,7 @@ class Checkpoint:
 
     def damage(self) -> str | None:
         """Which file is not as it was written, and in what way; None: all are."""
-        sums = self.folder / SUMS
-        try:
-            lines = [line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines()]
-            listed = {name: digest for digest, name in lines}
-        except (OSError, ValueError):
-            return f"{sums} is missing or damaged"
-        present = {path.name for path in self.folder.iterdir() if not path.name.startswith(".")} - {SUMS}
-        if present - listed.keys():
-            return f"{sums} lacks {min(present - listed.keys())}"
-        for name, digest in listed.items():
-            if name not in present:
-                return f"{self.folder / name} is missing"
-            try:
-                if _digest(self.folder / name) != digest:
-                    return f"{self.folder / name} is damaged: its checksum differs"
-            except OSError as error:
-                return f"can't read {self.folder / name}: {error.strerror}"
-        return None
+        return damage(self.folder)
 
 
 class Checkpoints:
@@ -93,8 +74,7 @@ class Checkpoints:
             write_tensors(new, _apart(weights))
             save_file(_apart(tensors), new / STATE_TENSORS)
             (new / STATE).write_text(json.dumps(packed, allow_nan=False), encoding="utf-8")
-            names = sorted(file.name for file in new.iterdir())
-            (new / SUMS).write_text("".join(f"{_digest(new / name)}  {name}\n" for name in names), encoding="utf-8")
+            write_sums(new)
         self._prune(step)
         return path
 
@@ -173,11 +153,6 @@ def _marks(folder: Path) -> tuple[float | None, bool]:
         return None, False
     score = _unpacked(record.get("score"), {})
     return float(score) if isinstance(score, int | float) else None, record.get("passing") is True
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
