@@ -207,6 +207,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BundleError(f"{path} is nested deeper than any config; don't trust it") from error
     except json.JSONDecodeError as error:
         raise BundleError(f"{path}, line {error.lineno}: not JSON ({error.msg}); copy it again from where it came") from error
+    except ValueError as error:  # Python reads no number of thousands of digits
+        raise BundleError(f"{path} has a number that is longer than any; copy it again from where it came") from error
     if not isinstance(content, dict):
         raise BundleError(f"{path} should hold a JSON object, not a {type(content).__name__}")
     return content

@@ -7,7 +7,6 @@ import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -20,6 +19,7 @@ from regard.storage import cached, read_json
 
 FORMAT = 2  # of the files below; a new one makes old caches invisible, and no run that began with them can be resumed
 CHUNK = 8192  # rows tokenised at a time
+MOST_TEXT = 1 << 25  # characters of them: a token takes some hundred bytes for that time
 Ids = npt.NDArray[np.integer[Any]]
 T = TypeVar("T")
 
@@ -200,7 +200,14 @@ def content_key(files: Iterable[Path], *settings: Any) -> str:
     return digest.hexdigest()
 
 
-def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
+def in_chunks(items: Iterable[T], size: int, length: Callable[[T], int] = lambda item: 0) -> Iterator[list[T]]:
+    """So many at a time, or fewer where they are long."""
+    chunk, total = list[T](), 0
+    for item in items:
+        chunk.append(item)
+        total += length(item)
+        if len(chunk) == size or total > MOST_TEXT:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
         yield chunk

@@ -9,8 +9,8 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,19 @@ class Checkpoint:
             tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
         except (SafetensorError, OSError) as error:
             raise TrainingError(f"can't read {path}: {error}; resume from an earlier checkpoint") from error
-        return dict(_unpacked(read_json(self.folder / STATE)["state"], tensors))
+        with self.understood():
+            return dict(_unpacked(read_json(self.folder / STATE)["state"], tensors))
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """For whoever takes the state apart: an error in words, where it is whole and yet not what a training of ours has written."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise TrainingError(
+                f"{self.folder} is whole, but no checkpoint of this training ({reason}); move it away and resume from another"
+            ) from error
 
     def damage(self) -> str | None:
         """Which file is not as it was written, and in what way; None: all are."""
