@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard.errors import BundleError, TrainingError
+from regard.errors import BundleError, TrainingError, out_of_memory
 from regard.storage import damage, read_json, read_tensors, replacing, write_sums, write_tensors
 
 STATE = "state.json"
@@ -54,6 +54,8 @@ class Checkpoint:
         try:
             yield
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            if out_of_memory(error):
+                raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise TrainingError(
                 f"{self.folder} is whole, but no checkpoint of this training ({reason}); move it away and resume from another"

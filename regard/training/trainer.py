@@ -127,6 +127,9 @@ class Trainer:
             self._take_up(state, checkpoint)
 
     def _take_up(self, state: dict[str, Any], checkpoint: Checkpoint) -> None:
+        for name, was in state.get("settings", {}).items():  # earlier checkpoints don't have them
+            if was != (now := self._changeable().get(name, was)):
+                self.report.say(f"{name} = {now!r}, and was {was!r} up to step {checkpoint.step:,}")
         for what, made in self._made_for().items():
             if state["made_for"].get(what, made) != made:
                 raise TrainingError(f"the {what} changed since step {checkpoint.step}; put it back, or start again in another folder")
@@ -154,6 +157,7 @@ class Trainer:
             "progress": asdict(self.progress),
             "random": self.world.gather(self._randomness()),
             "made_for": self._made_for(),
+            "settings": self._changeable(),
         }
         if self.world.first:
             self.checkpoints.save(self.progress.step, weights, state, score=score, passing=passing)
@@ -364,6 +368,11 @@ class Trainer:
             "model": config,
             "setting of training.ema": bool(self.settings.ema),
         }
+
+    def _changeable(self) -> dict[str, Any]:
+        """What another part of a run may have otherwise, though it makes other weights."""
+        sections = {name: getattr(self.recipe, name).model_dump() for name in ("training", "decoding")}
+        return {f"{name}.{key}": value for name, settings in sections.items() for key, value in settings.items()}
 
     def _randomness(self) -> dict[str, torch.Tensor]:
         kept = {"cpu": torch.get_rng_state()}
