@@ -141,7 +141,7 @@ def _places(name: str, task: int, given: list[int]) -> list[Path]:
     def named(folder: int, pointer: int) -> Path:
         with open(f"/proc/{task}/mem", "rb", buffering=0) as memory:
             memory.seek(pointer)
-            text = os.fsdecode(memory.read(4096 - pointer % 4096).partition(b"\0")[0])
+            text = os.fsdecode(memory.read(4096).partition(b"\0")[0])
         folder = ctypes.c_int(folder & 0xFFFFFFFF).value
         return Path(os.readlink(f"/proc/{task}/cwd" if folder == HERE else f"/proc/{task}/fd/{folder}")) / text
 

@@ -167,9 +167,7 @@ def test_a_state_that_is_none_is_said_so(tmp_path: Path, monkeypatch: pytest.Mon
         write_sums(folder)
         if state.get("state") == whole | {"ema": None}:
             continue
-        with pytest.raises(
-            TrainingError, match=r"step-7 is whole, but no checkpoint of this training \(.*\); move it away and resume from"
-        ):
+        with pytest.raises(TrainingError, match=r"step-7 is whole, but no checkpoint of this training \(.*\); move it away"):
             run_recipe(recipe_of(tmp_path / "run"), tmp_path / "run", resume=True, console=QUIET)
 
 
@@ -251,14 +249,10 @@ def test_kills_full_disks_and_flips(tmp_path: Path, capsys: pytest.CaptureFixtur
     seed = int(os.environ.get("HOSTILE_SEED", "1"))
     chance, count = random.Random(seed), Counter[str]()
     with misbehaving(tmp_path) as (whole, trial):
-        trials = [
-            (kind, at, 0)
-            for kind, times in (("kill", 50), ("full", 20), ("read-only", 20))
-            for at in chance.sample(range(len(whole)), times)
-        ]
-        trials += [
-            (f"flip {where}", 0, chance.randrange(10**9)) for where in ("cache", "checkpoint", "recipe", "metrics") for _ in range(20)
-        ]
+        times = {"kill": 50, "full": 20, "read-only": 20}
+        trials = [(kind, at, 0) for kind in times for at in chance.sample(range(len(whole)), times[kind])]
+        flips = [f"flip {where}" for where in ("cache", "checkpoint", "recipe", "metrics")] * 20
+        trials += [(kind, 0, chance.randrange(10**9)) for kind in flips]
         found = [trial(*each) for each in trials]
     for done in found:
         count[f"{done['kind']}: {done['outcome']}"] += 1
