@@ -316,7 +316,7 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"can't read the recipe {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); correct it") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
     except ValueError as error:  # Python reads no number of thousands of digits
