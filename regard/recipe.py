@@ -17,7 +17,7 @@ from regard.limits import MOST, MOST_HYPOTHESES, MOST_LENGTH, MOST_SEED, MOST_VO
 from regard.presets import PRESETS
 
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
-Column = Annotated[int, Field(ge=0, le=MOST)] | str
+Column = Annotated[int, Field(ge=-MOST, le=MOST)] | str  # that there is none below 0 is said by the file that has none
 Keys = Annotated[int, Field(ge=-127, le=127)]  # of a piano, up or down
 
 
@@ -351,7 +351,7 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"can't read the recipe {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); correct it") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
     base = settings.pop("base", None)

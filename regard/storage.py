@@ -1,15 +1,16 @@
-"""Folders that are written whole or not at all, and the tensors in them: safetensors, one file or several."""
+"""Folders that are written whole or not at all, their checksums, and the tensors in them: safetensors, one file or several."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from regard.errors import BundleError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SUMS = "SHA256SUMS"  # as `sha256sum --check` reads it
 SHARD_BYTES = 2 * 1024**3
 LONGEST_HEADER = 1 << 23  # bytes in which a file lists its tensors, some 100,000; 85 MB take safetensors 10 s, and gigabytes of memory
 WINDOWS = os.name == "nt"
@@ -83,6 +85,46 @@ def replacing(folder: Path) -> Iterator[Path]:
         raise BundleError(f"could not write {folder}: {reason}; {remedy}, or choose another folder") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def write_sums(folder: Path) -> None:
+    """Writes down what the files of a folder are, so that `damage` can tell when they are something else."""
+    names = sorted(file.name for file in folder.iterdir())
+    (folder / SUMS).write_text("".join(f"{_digest(folder / name)}  {name}\n" for name in names), encoding="utf-8")
+
+
+def damage(folder: Path) -> str | None:
+    """Which file of a folder is not as it was written, and in what way; None: all are."""
+    sums = folder / SUMS
+    try:
+        lines = [line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines()]
+        listed = {name: digest for digest, name in lines}
+        present = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {SUMS}
+    except (OSError, ValueError):
+        return f"{sums} is missing or damaged"
+    if present - listed.keys():
+        return f"{sums} lacks {min(present - listed.keys())}"
+    for name, digest in listed.items():
+        if name not in present:
+            return f"{folder / name} is missing"
+        try:
+            if _digest(folder / name) != digest:
+                return f"{folder / name} is damaged: its checksum differs"
+        except OSError as error:
+            return f"can't read {folder / name}: {error.strerror}"
+    return None
+
+
+def cached(folder: Path, make: Callable[[Path], None], say: Callable[[str], None]) -> None:
+    """Sees to it that a folder of the cache is there: as an earlier run left it, or made now, also where it is not as it was written."""
+    problem = damage(folder) if os.path.lexists(folder) else None
+    if problem is None and folder.is_dir():
+        return
+    if problem is not None:
+        say(f"{problem}; it is made again")
+    with replacing(folder) as new:
+        make(new)
+        write_sums(new)
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
@@ -201,6 +243,11 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         size = path.stat().st_size
         raise BundleError(f"{path} is damaged or cut short ({size:,} bytes: {error}); copy it again from where it came") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _put_in_place(made: Path, folder: Path) -> None:

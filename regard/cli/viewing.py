@@ -92,7 +92,11 @@ def _text(text: str | None) -> str:
         return text
     if sys.stdin.isatty():
         raise RegardError("give a text to look at, as in: regard view 'I love you very much.' --to it")
-    return sys.stdin.readline().rstrip("\n")
+    from regard.console import Lines, Messages
+
+    with Messages() as messages:
+        messages.bar_wanted = False
+        return next(iter(Lines([], None, messages)), "")
 
 
 def _write_page(trace: Any, path: Path, messages: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -14,17 +15,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TextIO, TypeVar
+from typing import IO, Any, TextIO, TypeVar, cast
 
 from regard.console.messages import Messages, Warned
 from regard.errors import CorpusError
 from regard.evaluation.metrics import finite
 from regard.files import Making, OutputError, drop_output, explained
 from regard.text.corpus import find, opened
-from regard.text.formats import BY_STANDARD_INPUT, COMPRESSED, HEAD, refuse, text_lines, wide_encoding
+from regard.text.formats import BLOCK, BY_STANDARD_INPUT, COMPRESSED, HEAD, blocks, lines_of, refuse, text_lines, wide_encoding
 
 __all__ = ["Batch", "Lines", "Messages", "OutputError", "Results", "line_by_line"]
 
+LONGEST_TEXT = 1  # MiB of a line that is to be answered, as in a request to the server: one that is longer takes minutes without a word
+MOST_AT_ONCE = 16_000_000  # characters of texts that are worked on together
 PATIENCE = 0.05  # seconds that lines wait for more to come, before they are worked on
 STANDARD = Path("-")  # standard input or output
 LINE_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -131,10 +134,12 @@ class Lines:
     def _taken(self, read: Iterator[str | None], size: int, warnings: list[Warned]) -> list[str | None]:
         """The next texts, at most so many; a None after them, where more are not there yet."""
         taken: list[str | None] = []
+        characters = 0
         with self._messages.kept(warnings):
             for text in read:
                 taken.append(text)
-                if text is None or len(taken) == size:
+                characters += len(text or "")
+                if text is None or len(taken) == size or characters > MOST_AT_ONCE:
                     break
         return taken
 
@@ -165,12 +170,12 @@ class Lines:
     def _raw(self) -> Iterator[bytes | None]:
         if self._path is None:
             try:
-                yield from self._seen_to_be_text(_arriving(sys.stdin))
+                yield from self._seen_to_be_text(lines_of(_arriving(sys.stdin), self.name, LONGEST_TEXT))
             except OSError as error:
                 raise CorpusError(f"can't read {self.name}: {error.strerror or error}") from error
         else:
             with opened(self._path) as content:
-                yield from text_lines(content, self.name, markup=True, otherwise=BY_STANDARD_INPUT)
+                yield from text_lines(content, self.name, markup=True, otherwise=BY_STANDARD_INPUT, longest=LONGEST_TEXT)
 
     def _seen_to_be_text(self, arriving: Iterator[bytes | None]) -> Iterator[bytes | None]:
         """Standard input, whose first line is looked at: what comes after may be long in coming."""
@@ -299,26 +304,19 @@ def _found(file: Path) -> Path:
 
 
 def _arriving(stream: TextIO) -> Iterator[bytes | None]:
-    """The lines of standard input as they come, each with its end; None where the next is not there yet."""
+    """Standard input as it comes; None where more is not there yet."""
     try:
         handle = stream.fileno()
     except OSError:  # not a real one
-        yield from stream.buffer
+        yield from blocks(cast(io.BufferedReader, stream.buffer))
         return
-    begun: list[bytes] = []  # of a line whose end has not come yet
     while True:
         if sys.platform != "win32" and not select.select([handle], [], [], PATIENCE)[0]:
             yield None
-        block = os.read(handle, 1 << 16)
+        block = os.read(handle, BLOCK)
         if not block:
-            break
-        first, *others = block.split(b"\n")
-        begun.append(first)
-        for following in others:
-            yield b"".join(begun) + b"\n"
-            begun = [following]
-    if any(begun):
-        yield b"".join(begun)
+            return
+        yield block
 
 
 def _standard_output() -> IO[bytes]:

@@ -53,7 +53,7 @@ class Maker:
         if self.recipe.one_text:
             yield from self._stream(source)
             return
-        for rows in in_chunks(source.rows(), CHUNK):
+        for rows in in_chunks(source.rows(), CHUNK, lambda row: sum(map(len, row.texts))):
             written, read = self._encoded(rows, source.tag)
             others = [] if segmentations is None else segmentations.of(rows, source.tag, read=self.recipe.task == "translate")
             for number, row in enumerate(rows):

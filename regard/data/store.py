@@ -1,12 +1,12 @@
-"""Examples as token ids on disk, read through memory maps: made once for the same files, settings and tokenizer."""
+"""Examples as token ids on disk, read through memory maps: made once for the same files, settings and tokenizer, with checksums."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.data.visits import Groups
-from regard.storage import read_json, replacing
+from regard.errors import TrainingError
+from regard.storage import cached, read_json
 
-FORMAT = 2  # of the files below; a new one makes old caches invisible
+FORMAT = 2  # of the files below; a new one makes old caches invisible, and no run that began with them can be resumed
 CHUNK = 8192  # rows tokenised at a time
+MOST_TEXT = 1 << 25  # characters of them: a token takes some hundred bytes for that time
 Ids = npt.NDArray[np.integer[Any]]
 T = TypeVar("T")
 
@@ -26,8 +28,9 @@ T = TypeVar("T")
 class Ragged:
     """Sequences of different lengths, one after the other in a flat array."""
 
-    tokens: Ids  # (all tokens,)
+    flat: Ids  # (all tokens,), as they lie on disk
     edges: npt.NDArray[np.int64]  # (sequences + 1,)
+    mapped: Mapped | None = None
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -36,8 +39,33 @@ class Ragged:
         return self.tokens[self.edges[index] : self.edges[index + 1]]
 
     @property
+    def tokens(self) -> Ids:
+        """All of them, seen to be there still: to touch what was cut off a mapped file ends the process at once."""
+        if self.mapped is not None:
+            self.mapped.check()
+        return self.flat
+
+    @property
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.diff(self.edges)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A file whose bytes are read when they are looked at."""
+
+    path: Path
+    map: mmap.mmap
+
+    @classmethod
+    def of(cls, path: Path) -> Mapped:
+        with path.open("rb") as file:
+            return cls(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def check(self) -> None:
+        """An error, where the file has become shorter."""
+        if self.map.size() < len(self.map):
+            raise TrainingError(f"{self.path} was cut short while it was read; see what writes there, and go on with --resume")
 
 
 @dataclass(frozen=True)
@@ -126,11 +154,11 @@ def open_store(folder: Path) -> Store:
     def ragged(name: str) -> Ragged | None:
         if not (folder / f"{name}.tokens").is_file():
             return None
-        edges = np.load(folder / f"{name}.edges.npy", mmap_mode="r")
-        tokens: Ids = np.zeros(0, np.uint16)
-        if edges[-1]:  # an empty file can't be mapped
-            tokens = np.memmap(folder / f"{name}.tokens", dtype=about["dtype"], mode="r")
-        return Ragged(tokens, edges)
+        edges = np.load(folder / f"{name}.edges.npy")
+        if not edges[-1]:  # an empty file can't be mapped
+            return Ragged(np.zeros(0, np.uint16), edges)
+        mapped = Mapped.of(folder / f"{name}.tokens")
+        return Ragged(np.frombuffer(mapped.map, about["dtype"]), edges, mapped)
 
     target = ragged("target") or Ragged(np.zeros(0, np.uint16), np.zeros(1, np.int64))
     labels, given = (np.load(path) if (path := folder / f"{name}.npy").is_file() else None for name in ("labels", "given"))
@@ -138,23 +166,26 @@ def open_store(folder: Path) -> Store:
     return Store(target, ragged("source"), labels, given, groups, about["left_out"])
 
 
-def cached_store(cache: Path, key: str, vocabulary: int, groups: Iterable[Iterable[Item | str]], copies: int = 1) -> Store:
+def cached_store(
+    cache: Path, key: str, vocabulary: int, groups: Iterable[Iterable[Item | str]], say: Callable[[str], None], copies: int = 1
+) -> Store:
     """The store of that key, made now if it is not there. A group is a file's examples; a text among them says why one was left out.
 
     With copies, so many items in a row are one example.
     """
-    folder = cache / key
-    if not (folder / "about.json").is_file():
-        with replacing(folder) as new:
-            writer, left_out = Writer(new, vocabulary), dict[str, int]()
-            for group in groups:
-                for chunk in in_chunks(group, CHUNK):
-                    writer.add([item for item in chunk if isinstance(item, Item)])
-                    for reason in (item for item in chunk if isinstance(item, str)):
-                        left_out[reason] = left_out.get(reason, 0) + 1
-                writer.end_group()
-            writer.close(left_out, copies)
-    return open_store(folder)
+
+    def make(folder: Path) -> None:
+        writer, left_out = Writer(folder, vocabulary), dict[str, int]()
+        for group in groups:
+            for chunk in in_chunks(group, CHUNK):
+                writer.add([item for item in chunk if isinstance(item, Item)])
+                for reason in (item for item in chunk if isinstance(item, str)):
+                    left_out[reason] = left_out.get(reason, 0) + 1
+            writer.end_group()
+        writer.close(left_out, copies)
+
+    cached(cache / key, make, say)
+    return open_store(cache / key)
 
 
 def content_key(files: Iterable[Path], *settings: Any) -> str:
@@ -169,7 +200,14 @@ def content_key(files: Iterable[Path], *settings: Any) -> str:
     return digest.hexdigest()
 
 
-def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
+def in_chunks(items: Iterable[T], size: int, length: Callable[[T], int] = lambda item: 0) -> Iterator[list[T]]:
+    """So many at a time, or fewer where they are long."""
+    chunk, total = list[T](), 0
+    for item in items:
+        chunk.append(item)
+        total += length(item)
+        if len(chunk) == size or total > MOST_TEXT:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
         yield chunk

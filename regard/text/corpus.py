@@ -22,7 +22,7 @@ import zstandard
 from regard.errors import CorpusError, shown
 from regard.recipe import DataFile, Task
 from regard.storage import at_home
-from regard.text.formats import COMPRESSED, text_lines
+from regard.text.formats import COMPRESSED, MEBIBYTE, longest_line, text_lines, too_long
 from regard.text.header import named_columns, names_columns
 from regard.text.midi import PARTS, holds_music, songs
 
@@ -303,16 +303,19 @@ def _lines(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
 
 
 def _documents(path: Path, skip: Callable[[LineError], None]) -> Iterator[Row]:
-    """What stands between blank lines, with its line feeds."""
+    """What stands between blank lines, with its line feeds; no longer than a line may be."""
     document: list[str] = []
-    first = 1
+    first, size, longest = 1, 0, longest_line()
     for row in _lines(path, skip):
         if row.texts[0].strip():
             first = first if document else row.line
             document.append(row.texts[0])
+            size += len(row.texts[0])
+            if size > longest * MEBIBYTE:
+                raise too_long(str(path), first, longest)
         elif document:
             yield Row(("\n".join(document),), str(path), first)
-            document = []
+            document, size = [], 0
     if document:
         yield Row(("\n".join(document),), str(path), first)
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, TypeVar, cast
 
-from regard.errors import CorpusError
+from regard.errors import ConfigError, CorpusError
 
 HEAD = 8192  # bytes at the start of a file that are looked at
+BLOCK = 1 << 16  # bytes that are read at a time
+MEBIBYTE = 1 << 20
+LONGEST_LINE = 16  # MiB; a few bytes of an archive may be a line of gigabytes, and a line is held in memory
+LINE_SETTING = "REGARD_LONGEST_LINE"  # for whoever has longer ones
 MOST_CONTROLS = 0.08  # share of control characters from which on bytes are no text: packed ones have 0.1
 ENOUGH = 256  # bytes among which that can be said; a stray one is a matter of its line
 COMPRESSED = (".gz", ".xz", ".zst")
 CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+Block = TypeVar("Block", bytes, bytes | None)
 
 EXPORT = "save it as plain text first (.txt in UTF-8), a sentence on each line"
 TAKE_OUT = "take its text out first, a sentence on each line"
@@ -147,26 +154,68 @@ def wide_encoding(head: bytes) -> str | None:
     return "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else None
 
 
-def utf8_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[bytes]:
-    """The lines of a file in a wide encoding, in UTF-8, each with its end."""
-    decoder, rest = codecs.getincrementaldecoder(encoding)(), ""
-    try:
-        while block := stream.read(1 << 16):
-            *lines, rest = (rest + decoder.decode(block)).split("\n")
-            for line in lines:
-                yield f"{line}\n".encode()
-        if rest := rest + decoder.decode(b"", final=True):
-            yield rest.encode()
-    except UnicodeDecodeError as error:
-        raise CorpusError(f"{name} begins as {encoding.upper()} and goes on otherwise ({error.reason}); save it as UTF-8") from None
-
-
-def text_lines(stream: BinaryIO, name: str, *, markup: bool, otherwise: str = "") -> Iterable[bytes]:
+def text_lines(stream: BinaryIO, name: str, *, markup: bool, otherwise: str = "", longest: int = LONGEST_LINE) -> Iterator[bytes]:
     """The lines of an opened file as bytes in UTF-8, each with its end, once it is seen to be text (`refuse`).
 
     What can be peeked into is: files, and what unpacks .gz, .xz and .zst. UTF-16 and UTF-32 are read where they begin with their mark.
     """
-    head = cast(io.BufferedReader, stream).peek(HEAD)[:HEAD]
+    buffered = cast(io.BufferedReader, stream)
+    head = buffered.peek(HEAD)[:HEAD]
     refuse(name, head, markup=markup, otherwise=otherwise)
     encoding = wide_encoding(head)
-    return stream if encoding is None else utf8_lines(stream, name, encoding)
+    return lines_of(blocks(buffered) if encoding is None else _utf8_blocks(stream, name, encoding), name, longest)
+
+
+def blocks(stream: io.BufferedReader) -> Iterator[bytes]:
+    """What a stream has, as it comes."""
+    while block := stream.read1(BLOCK):
+        yield block
+
+
+def lines_of(blocks: Iterable[Block], name: str, longest: int) -> Iterator[Block]:
+    """The lines in blocks of bytes, each with its end, and the last with what end it has; a None among the blocks is passed on.
+
+    None is longer than so many MiB, or than the setting says: memory stays the same for any file.
+    """
+    longest = longest_line(longest)
+    number, begun, size = 1, list[bytes](), 0  # of a line whose end has not come yet
+    for block in blocks:
+        if block is None:
+            yield block
+            continue
+        first, *others = block.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > longest * MEBIBYTE:  # within a block no line is
+            raise too_long(name, number, longest)
+        number += len(others)
+        for following in others:
+            yield b"".join(begun) + b"\n"
+            begun, size = [following], len(following)
+    if any(begun):
+        yield b"".join(begun)
+
+
+def too_long(name: str, number: int, longest: int) -> CorpusError:
+    return CorpusError(f"{name}, line {number:,}: longer than {longest} MiB; break it up, or set {LINE_SETTING} to more, in MiB")
+
+
+def longest_line(longest: int = LONGEST_LINE) -> int:
+    """In MiB, as the setting says, or else as given."""
+    said = os.environ.get(LINE_SETTING)
+    if not said:
+        return longest
+    if not (said.isascii() and said.isdecimal() and 0 < len(said) < 10 and int(said)):
+        raise ConfigError(f"{LINE_SETTING}={said[:40]} is no number of MiB; set it to a whole one, as {LINE_SETTING}={4 * LONGEST_LINE}")
+    return int(said)
+
+
+def _utf8_blocks(stream: BinaryIO, name: str, encoding: str) -> Iterator[bytes]:
+    """A file in a wide encoding, in UTF-8."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        while block := stream.read(BLOCK):
+            yield decoder.decode(block).encode()
+        yield decoder.decode(b"", final=True).encode()
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{name} begins as {encoding.upper()} and goes on otherwise ({error.reason}); save it as UTF-8") from None

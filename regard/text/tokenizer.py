@@ -37,6 +37,8 @@ NO_SPACE_AFTER = r"(?<=[(\[{«“¿¡]) "
 
 UNIGRAM_WORDS = 300_000  # the most frequent ones, which the pieces of a unigram vocabulary are chosen by
 LONGEST_PIECE = 32  # in bytes
+LONGEST_WORD = 4000  # characters of a word that is learned from: the time that merging takes grows with the square
+LONG_WORD = re.compile(rf"(\S{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}})\s*")
 BATCH = 10_000  # texts encoded at a time: the library's own results take far more memory than the ids in them
 FOREIGN = '{"regard":'  # how the file of a tokenizer from elsewhere begins
 
@@ -108,7 +110,7 @@ class Tokenizer:
         if settings.size < fixed:
             needs = f"{len(special)} special tokens and " + ("256 bytes" if fixed > 256 else "at least one other")
             raise ConfigError(f"tokenizer.size = {settings.size} is too small: there are {needs}; set it to {fixed} or more")
-        library = LEARNERS[settings.kind](_nonempty(texts), settings, special)
+        library = LEARNERS[settings.kind](_learnable(texts), settings, special)
         library.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in special])
         return cls(library)
 
@@ -291,11 +293,12 @@ def _tag_token(tag: str) -> str:
     return f"<to:{tag}>"
 
 
-def _nonempty(texts: Iterable[str]) -> Iterator[str]:
+def _learnable(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, of which one at least is not empty, with words cut up that are longer than any."""
     any_text = False
     for text in texts:
         any_text = any_text or bool(text.strip())
-        yield text
+        yield LONG_WORD.sub(r"\1 ", text) if len(text) > LONGEST_WORD else text
     if not any_text:
         raise CorpusError("there is no text to learn a tokenizer from; every line is empty")
 

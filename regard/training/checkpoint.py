@@ -5,13 +5,12 @@ step-N/  model.safetensors (weights) · state.safetensors and state.json (all el
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard.errors import BundleError, TrainingError
-from regard.storage import read_json, read_tensors, replacing, write_tensors
+from regard.errors import BundleError, TrainingError, out_of_memory
+from regard.storage import damage, read_json, read_tensors, replacing, write_sums, write_tensors
 
 STATE = "state.json"
 STATE_TENSORS = "state.safetensors"
-SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -47,28 +45,25 @@ class Checkpoint:
             tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
         except (SafetensorError, OSError) as error:
             raise TrainingError(f"can't read {path}: {error}; resume from an earlier checkpoint") from error
-        return dict(_unpacked(read_json(self.folder / STATE)["state"], tensors))
+        with self.understood():
+            return dict(_unpacked(read_json(self.folder / STATE)["state"], tensors))
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """For whoever takes the state apart: an error in words, where it is whole and yet not what a training of ours has written."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            if out_of_memory(error):
+                raise
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise TrainingError(
+                f"{self.folder} is whole, but no checkpoint of this training ({reason}); move it away and resume from another"
+            ) from error
 
     def damage(self) -> str | None:
         """Which file is not as it was written, and in what way; None: all are."""
-        sums = self.folder / SUMS
-        try:
-            lines = [line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines()]
-            listed = {name: digest for digest, name in lines}
-        except (OSError, ValueError):
-            return f"{sums} is missing or damaged"
-        present = {path.name for path in self.folder.iterdir() if not path.name.startswith(".")} - {SUMS}
-        if present - listed.keys():
-            return f"{sums} lacks {min(present - listed.keys())}"
-        for name, digest in listed.items():
-            if name not in present:
-                return f"{self.folder / name} is missing"
-            try:
-                if _digest(self.folder / name) != digest:
-                    return f"{self.folder / name} is damaged: its checksum differs"
-            except OSError as error:
-                return f"can't read {self.folder / name}: {error.strerror}"
-        return None
+        return damage(self.folder)
 
 
 class Checkpoints:
@@ -93,8 +88,7 @@ class Checkpoints:
             write_tensors(new, _apart(weights))
             save_file(_apart(tensors), new / STATE_TENSORS)
             (new / STATE).write_text(json.dumps(packed, allow_nan=False), encoding="utf-8")
-            names = sorted(file.name for file in new.iterdir())
-            (new / SUMS).write_text("".join(f"{_digest(new / name)}  {name}\n" for name in names), encoding="utf-8")
+            write_sums(new)
         self._prune(step)
         return path
 
@@ -173,11 +167,6 @@ def _marks(folder: Path) -> tuple[float | None, bool]:
         return None, False
     score = _unpacked(record.get("score"), {})
     return float(score) if isinstance(score, int | float) else None, record.get("passing") is True
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from regard.data.store import Store, cached_store, content_key
 from regard.data.visits import visits
 from regard.errors import ConfigError, TrainingError
 from regard.recipe import FITTING, KIND_OF, DataFile, Recipe
-from regard.storage import cache_folder, replacing
+from regard.storage import cache_folder, cached
 from regard.text.corpus import Row, find, header_left_out
 from regard.text.sentences import sentences
 from regard.text.sieve import Sieve
@@ -65,9 +65,9 @@ def prepare(recipe: Recipe, root: Path | None, say: Callable[[str], None]) -> Pr
     split = [*(() if recipe.data.dev else dev), *(tests if recipe.data.test_share else ())]
     labels = _labels([*train, *split]) if recipe.task == "classify" else ()
     maker = Maker(recipe, vocabularies, labels)
-    stores = {"train": _train_store(maker, train, apart, key), "dev": _store(maker, dev, f"{key}-dev")}
+    stores = {"train": _train_store(maker, train, apart, key, say), "dev": _store(maker, dev, f"{key}-dev", say)}
     if tests and recipe.task == "classify":
-        stores["test"] = _store(maker, tests, f"{key}-test-{_files_key(recipe, root)}")
+        stores["test"] = _store(maker, tests, f"{key}-test-{_files_key(recipe, root)}", say)
     for name, made in stores.items():
         _describe(name, made, say)
     if not len(stores["train"]):
@@ -123,24 +123,29 @@ def _forgetting(recipe: Recipe) -> str:
     return f"-forgetting-{recipe.training.bpe_dropout}-{_copies(recipe)}" if recipe.training.bpe_dropout else ""
 
 
-def _train_store(maker: Maker, sources: Sequence[Source], apart: frozenset[int], key: str) -> Store:
+def _train_store(maker: Maker, sources: Sequence[Source], apart: frozenset[int], key: str, say: Callable[[str], None]) -> Store:
     recipe = maker.recipe
     sieve = Sieve(recipe.data, recipe.task, apart)
     segmentations = None
     if recipe.training.bpe_dropout:
         segmentations = Segmentations(maker.vocabularies, recipe.training.bpe_dropout, _copies(recipe), recipe.training.seed)
-    made = _store(maker, sources, f"{key}-train{_forgetting(recipe)}", sieve, segmentations)
+    made = _store(maker, sources, f"{key}-train{_forgetting(recipe)}", say, sieve, segmentations)
     assert made.groups is not None
     groups = replace(made.groups, names=_names(sources), balance=recipe.data.balance)
     return replace(made, groups=groups, stream=recipe.data.max_length if recipe.one_text and recipe.task == "lm" else 0)
 
 
 def _store(
-    maker: Maker, sources: Sequence[Source], key: str, sieve: Sieve | None = None, segmentations: Segmentations | None = None
+    maker: Maker,
+    sources: Sequence[Source],
+    key: str,
+    say: Callable[[str], None],
+    sieve: Sieve | None = None,
+    segmentations: Segmentations | None = None,
 ) -> Store:
     size = max(len(maker.vocabularies.target), len(maker.vocabularies.source))
     groups = (maker.items(source, sieve, segmentations) for source in sources)
-    return cached_store(cache_folder() / "examples", key, size, groups, 1 if segmentations is None else segmentations.copies)
+    return cached_store(cache_folder() / "examples", key, size, groups, say, 1 if segmentations is None else segmentations.copies)
 
 
 def _names(sources: Sequence[Source]) -> tuple[str, ...]:
@@ -187,13 +192,15 @@ def _vocabularies(recipe: Recipe, train: Sequence[Source], apart: frozenset[int]
     """Learned from the training texts, or read from where an earlier run left them."""
     separate = recipe.task == "translate" and not recipe.tokenizer.joint
     tags = list(dict.fromkeys(source.tag for source in train if source.tag is not None))
-    if not (folder / "target.json").is_file():
+
+    def learn(folder: Path) -> None:
         say(f"learning a {recipe.tokenizer.kind} vocabulary of {recipe.tokenizer.size:,}")
-        with replacing(folder) as new:
-            sides = {"target": slice(1, None), "source": slice(0, 1)} if separate else {"target": slice(None)}
-            for name, side in sides.items():
-                texts = _texts(recipe, train, apart, slice(1, 2) if recipe.task == "classify" else side)  # a label is no text
-                Tokenizer.train(texts, recipe.tokenizer, tags).save(new / f"{name}.json")
+        sides = {"target": slice(1, None), "source": slice(0, 1)} if separate else {"target": slice(None)}
+        for name, side in sides.items():
+            texts = _texts(recipe, train, apart, slice(1, 2) if recipe.task == "classify" else side)  # a label is no text
+            Tokenizer.train(texts, recipe.tokenizer, tags).save(folder / f"{name}.json")
+
+    cached(folder, learn, say)
     target = Tokenizer.load(folder / "target.json")
     return Vocabularies(target, Tokenizer.load(folder / "source.json") if separate else target)
 

@@ -42,9 +42,7 @@ class Report:
 
     def __enter__(self) -> Report:
         if self.folder is not None:
-            self.before, threading.excepthook = threading.excepthook, self._in_a_thread
-            with self._missing(TENSORBOARD):
-                self.board = _board(self.folder / TENSORBOARD)
+            self._open_board(self.folder)
             if self.console.is_terminal:
                 columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn()]
                 self.bar = Progress(*columns, console=self.console)
@@ -56,11 +54,7 @@ class Report:
         if self.bar is not None:
             with suppress(OSError):
                 self.bar.stop()
-        if self.board is not None:
-            with self._missing(TENSORBOARD):
-                self.board.close()
-        if self.before is not None:
-            threading.excepthook = self.before
+        self._close_board()
 
     def forget_after(self, step: int) -> None:
         """Takes back what was written of steps that a resumed run will take again."""
@@ -112,7 +106,12 @@ class Report:
         """How good it is, and what to do next."""
         for line in ending.lines:
             self.say(line)
-        self._write(step, ending.record)
+        if self.folder is not None and TENSORBOARD not in self.missed:
+            self._open_board(self.folder)
+        try:
+            self._write(step, ending.record)
+        finally:
+            self._close_board()
 
     def _write(self, step: int, figures: dict[str, Any]) -> None:
         if self.figures is not None:
@@ -123,6 +122,20 @@ class Report:
                 for name, value in figures.items():
                     if isinstance(value, int | float):
                         self.board.add_scalar(f"{figures['kind']}/{name}", value, step)
+
+    def _open_board(self, folder: Path) -> None:
+        """Until it is closed, what happens to its thread is told as what happens here."""
+        self.before, threading.excepthook = threading.excepthook, self._in_a_thread
+        with self._missing(TENSORBOARD):
+            self.board = _board(folder / TENSORBOARD)
+
+    def _close_board(self) -> None:
+        if self.board is not None:
+            with self._missing(TENSORBOARD):
+                self.board.close()
+            self.board = None
+        if self.before is not None:
+            threading.excepthook, self.before = self.before, None
 
     @contextmanager
     def _missing(self, name: str) -> Iterator[None]:

@@ -172,7 +172,10 @@ def _final_weights(trainer: Trainer) -> dict[str, Tensor]:
         return average(checkpoint.weights() for checkpoint in regular[-settings.average :])
     best = trainer.checkpoints.best(trainer.report.say) if len(trainer.prepared.dev) else None
     if trainer.ema is not None:
-        return dict(whole(trainer.ema.weights())) if best is None else dict(best.state()["ema"]["weights"])
+        if best is None:
+            return dict(whole(trainer.ema.weights()))
+        with best.understood():
+            return dict(best.state()["ema"]["weights"])
     return dict(whole(trainer.objective.model.state_dict())) if best is None else best.weights()
 
 

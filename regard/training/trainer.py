@@ -123,8 +123,15 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Goes back to where a checkpoint was taken, to the last bit."""
         state = checkpoint.state()
+        with checkpoint.understood():
+            self._take_up(state, checkpoint)
+
+    def _take_up(self, state: dict[str, Any], checkpoint: Checkpoint) -> None:
+        for name, was in state.get("settings", {}).items():  # earlier checkpoints don't have them
+            if was != (now := self._changeable().get(name, was)):
+                self.report.say(f"{name} = {now!r}, and was {was!r} up to step {checkpoint.step:,}")
         for what, made in self._made_for().items():
-            if state["made_for"].get(what) != made:
+            if state["made_for"].get(what, made) != made:
                 raise TrainingError(f"the {what} changed since step {checkpoint.step}; put it back, or start again in another folder")
         load_weights(self.objective.model, checkpoint.weights())
         load_optimizer(self.optimizer, state["optimizer"])
@@ -150,6 +157,7 @@ class Trainer:
             "progress": asdict(self.progress),
             "random": self.world.gather(self._randomness()),
             "made_for": self._made_for(),
+            "settings": self._changeable(),
         }
         if self.world.first:
             self.checkpoints.save(self.progress.step, weights, state, score=score, passing=passing)
@@ -353,7 +361,18 @@ class Trainer:
     def _made_for(self) -> dict[str, Any]:
         """What a checkpoint makes sense with; a learning rate or a number of steps may change, these may not."""
         config = self.prepared.config.model_dump(mode="json", exclude={"task"})
-        return {"data or tokenizer": self.prepared.key, "model": config, "setting of training.ema": bool(self.settings.ema)}
+        vocabularies = self.prepared.vocabularies
+        return {
+            "data or tokenizer": self.prepared.key,
+            "vocabulary": [vocabularies.target.fingerprint, vocabularies.source.fingerprint],  # earlier checkpoints don't have it
+            "model": config,
+            "setting of training.ema": bool(self.settings.ema),
+        }
+
+    def _changeable(self) -> dict[str, Any]:
+        """What another part of a run may have otherwise, though it makes other weights."""
+        sections = {name: getattr(self.recipe, name).model_dump() for name in ("training", "decoding")}
+        return {f"{name}.{key}": value for name, settings in sections.items() for key, value in settings.items()}
 
     def _randomness(self) -> dict[str, torch.Tensor]:
         kept = {"cpu": torch.get_rng_state()}

@@ -24,7 +24,7 @@ def store_of(tmp_path: Path, count: int = 40, **more: Any) -> Store:
     def sequence() -> list[int]:
         return [1, *random.integers(4, 50, random.integers(0, 12)).tolist(), 2]
 
-    return cached_store(tmp_path, "k", 50, [[Item(sequence(), sequence(), label=index % 3) for index in range(count)]])
+    return cached_store(tmp_path, "k", 50, [[Item(sequence(), sequence(), label=index % 3) for index in range(count)]], print)
 
 
 FORM = Form("translate", seed=3, max_length=16, vocabulary=50)
@@ -78,7 +78,7 @@ def test_packed_holds_what_padded_holds(tmp_path: Path, task: Any) -> None:
 def test_masked_words(tmp_path: Path) -> None:
     """15 % chosen; of these 80 % masked, 10 % replaced, 10 % left; never a special token; another choice in another epoch."""
     random = np.random.default_rng(0)
-    store = cached_store(tmp_path, "k", 1000, [[Item([1, *random.integers(4, 1000, 198).tolist(), 2]) for _ in range(300)]])
+    store = cached_store(tmp_path, "k", 1000, [[Item([1, *random.integers(4, 1000, 198).tolist(), 2]) for _ in range(300)]], print)
     form = replace(FORM, task="mlm", max_length=256, vocabulary=1000)
     batch = form.collate(store, np.arange(300), epoch=0)
     original = torch.from_numpy(np.stack([store.target[i] for i in range(300)]).astype(np.int64))
@@ -143,7 +143,7 @@ def test_a_prefix_is_given_and_not_foretold(tmp_path: Path) -> None:
 
 def test_what_an_example_gives_is_not_foretold(tmp_path: Path) -> None:
     """A source and its target in one stack: only the target counts, and a prefix mask lets the source see itself whole."""
-    store = cached_store(tmp_path, "k", 50, [[Item([5, 6, 7, 2, 8, 9, 2], given=4), Item([5, 2, 8, 2], given=2)]])
+    store = cached_store(tmp_path, "k", 50, [[Item([5, 6, 7, 2, 8, 9, 2], given=4), Item([5, 2, 8, 2], given=2)]], print)
     both = np.array([0, 1])
     causal = FORM.collate(store, both, 0)
     assert causal.prefix is None
@@ -168,7 +168,7 @@ def stream_of(tmp_path: Path, lengths: tuple[int, ...], step: int) -> Store:
         text = list(range(first, first + length))
         texts.append([Item(text[start : start + step + 1]) for start in range(0, length - 1, step)])
         first += length
-    store = cached_store(tmp_path, str(lengths), 10000, texts)
+    store = cached_store(tmp_path, str(lengths), 10000, texts, print)
     return replace(store, stream=step)
 
 
@@ -241,7 +241,7 @@ def test_parts_of_packed_rows_lose_nothing(tmp_path: Path, processes: int, accum
     """However unevenly long the examples are, every part fits into its row, and all of them are there."""
     random = np.random.default_rng(1)
     lengths = np.clip(random.lognormal(3, 0.9, 600), 2, 129).astype(int).tolist()
-    store = cached_store(tmp_path, "k", 50, [[Item([1, *[5] * (length - 1)], [4] * min(length, 128)) for length in lengths]])
+    store = cached_store(tmp_path, "k", 50, [[Item([1, *[5] * (length - 1)], [4] * min(length, 128)) for length in lengths]], print)
     plan = make_plan(store.lengths, batch_tokens=1000, seed=1, epoch=0, packed=True)
     form = replace(FORM, max_length=129, packed=-(-1000 // (processes * accumulate)) + 130)
     shares = [

@@ -18,7 +18,7 @@ SEQUENCES = st.lists(st.tuples(st.lists(st.integers(0, 65535), max_size=6), st.l
 @given(SEQUENCES)
 def test_what_goes_in_comes_out(tmp_path: Path, pairs: list[tuple[list[int], list[int]]]) -> None:
     key = content_key([], pairs)
-    store = cached_store(tmp_path, key, 65536, [[Item(target, source) for source, target in pairs]])
+    store = cached_store(tmp_path, key, 65536, [[Item(target, source) for source, target in pairs]], print)
     assert len(store) == len(pairs)
     for index, (source, target) in enumerate(pairs):
         assert store.target[index].tolist() == target
@@ -29,7 +29,7 @@ def test_what_goes_in_comes_out(tmp_path: Path, pairs: list[tuple[list[int], lis
 
 def test_large_vocabularies_labels_groups_and_what_was_left_out(tmp_path: Path) -> None:
     groups = [[Item([70000], label=1), "empty", Item([1, 2], label=0)], ["too long", "empty"], [Item([3], label=1)]]
-    store = cached_store(tmp_path, "k", 100000, groups)
+    store = cached_store(tmp_path, "k", 100000, groups, print)
     assert store.target[0].tolist() == [70000]
     assert store.labels is not None
     assert store.labels.tolist() == [1, 0, 1]
@@ -40,7 +40,7 @@ def test_large_vocabularies_labels_groups_and_what_was_left_out(tmp_path: Path) 
 
 def test_copies_are_one_example(tmp_path: Path) -> None:
     groups = [[Item([1], given=1), Item([1, 1], given=2), "empty"], [Item([2]), Item([2, 2])]]
-    store = cached_store(tmp_path, "k", 10, groups, copies=2)
+    store = cached_store(tmp_path, "k", 10, groups, print, copies=2)
     assert len(store) == 2
     assert store.lengths.tolist() == [1, 2, 1, 2]
     assert store.given is not None
@@ -54,8 +54,8 @@ def test_made_once(tmp_path: Path) -> None:
         raise AssertionError("made again")
         yield
 
-    cached_store(tmp_path, "k", 10, [[Item([1])]])
-    assert len(cached_store(tmp_path, "k", 10, [never()])) == 1
+    cached_store(tmp_path, "k", 10, [[Item([1])]], print)
+    assert len(cached_store(tmp_path, "k", 10, [never()], print)) == 1
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
         raise ValueError("line 2")
 
     with pytest.raises(ValueError, match="line 2"):
-        cached_store(tmp_path, "k", 10, [broken()])
+        cached_store(tmp_path, "k", 10, [broken()], print)
     assert list(tmp_path.iterdir()) == []
-    assert len(cached_store(tmp_path, "k", 10, [[Item([1])]])) == 1
+    assert len(cached_store(tmp_path, "k", 10, [[Item([1])]], print)) == 1
 
 
 def test_the_key_follows_content_and_settings(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ TASKS = ("mlm", "classify")
 def store_of(folder: Path, longest: int = 28) -> Store:
     random = np.random.default_rng(0)
     items = [Item([1, *random.integers(4, 60, random.integers(1, longest)).tolist(), 2], label=index % 3) for index in range(80)]
-    return cached_store(folder, "texts", 60, [items])
+    return cached_store(folder, "texts", 60, [items], print)
 
 
 def form(task: Any, packed: int | None = None) -> Form:
@@ -70,7 +70,7 @@ def test_places_are_where_words_are_hidden(tmp_path: Path) -> None:
 
 def test_more_hidden_words_than_there_is_room_for_are_not_asked_for(tmp_path: Path) -> None:
     """One row in a thousand million: here every word is hidden, though the form foresees few."""
-    store = cached_store(tmp_path, "k", 60, [[Item([5] * 30) for _ in range(60)]])
+    store = cached_store(tmp_path, "k", 60, [[Item([5] * 30) for _ in range(60)]], print)
     crowded = form("mlm", packed=1800)
     everything = replace(crowded, mask_share=0.999999)
     batch = everything.collate(store, np.arange(60), 0)
