@@ -227,11 +227,15 @@ class Queue:
             self.waiting.leave(numbers)
         return [outcome for outcome in job.outcomes if outcome is not None]
 
+    def check(self, count: int) -> None:
+        """Whether so many texts of one request could ever wait."""
+        if count > self.limits.waiting:
+            raise TooMuchError(f"{count} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
+
     def _admit(self, asks: Sequence[Ask]) -> None:
         if self.closing:
             raise ClosingError("the server is about to stop and takes no more requests; ask another, or again later")
-        if len(asks) > self.limits.waiting:
-            raise TooMuchError(f"{len(asks)} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
+        self.check(len(asks))
         waiting, seconds = len(self.waiting), self.seconds_of_work()
         # Who would wait for half of the time that there is had better come again than wait for nothing.
         if len(asks) > self.limits.waiting - waiting or (waiting and seconds > self.limits.seconds / 2):

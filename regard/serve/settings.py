@@ -12,6 +12,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_OUTPUTS = 16  # hypotheses, samples or alternatives of a text: what each of them costs is time of all others
 MOST_WORDS = 64  # banned or required
 MOST_CHOICES = 100  # for a missing word
+MOST_VALUES = 5_000  # in the body of a request, beside its texts: wishes, and the numbers of layers and positions
 ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#@*A-Z]+")  # as browsers write it, who are compared with it letter by letter
 
 
@@ -25,6 +26,11 @@ class Limits:
     waiting: int = 256  # texts that wait for their turn, of all requests together
     streams: int = 4  # continuations written word by word at once
     seconds: float = 60.0  # from the arrival of a request to its answer
+
+    @property
+    def values(self) -> int:
+        """Texts, numbers and keys in a request, two for each text."""
+        return MOST_VALUES + 2 * self.texts
 
 
 @dataclass(frozen=True)
