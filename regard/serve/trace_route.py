@@ -106,7 +106,7 @@ async def _answer(asked: TraceOf, request: Request, desk: Desk) -> Response:
         "candidates": asked.candidates,
         "verb": verb,
     }
-    kind = Kind(name, "trace", tuple(sorted((what | wishes).items())), most_texts=1)
+    kind = Kind(name, "trace", tuple(sorted((what | wishes).items())), most_texts=1, aside=True)
     ask = Ask(asked.text, tokens=max(1, tokens), to=asked.to, prefix=asked.prefix)
     [outcome] = await while_there(request, desk.queue.ask(kind, [ask]))
     return Response(outcome.answer, media_type="application/json")
