@@ -114,8 +114,8 @@ class Connection(H11Protocol):
             self._head_due = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        if self._under_way and self.cycle.response_started:
-            self.transport.abort()  # it was answered before it had come whole, and what comes is none: there is no second answer
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # its answer began, or is over, before it had come whole: there is no second one
         else:
             super().send_400_response(CRUMBS if self.reader.crumbs else msg)
             if self._under_way:

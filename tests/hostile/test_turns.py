@@ -57,7 +57,6 @@ LISTS = {
     "/api/translate": ('{"to": "back", "texts": [', "]}"),
     "/translate": ('{"target": "back", "q": [', "]}"),
     "/v1/completions": ('{"model": "writer", "prompt": [', "]}"),
-    "/api/trace": ('{"text": "1", "layers": [', "]}"),
     "/v1/chat/completions": ('{"model": "writer", "messages": [{"role": "user", "content": [', "]}]}"),
 }
 REQUESTS = {
@@ -68,10 +67,7 @@ REQUESTS |= {
     "no key at all": post("/api/translate", b'"" ' * (MEGABYTE // 3)),
     "many lines": post("/translate", json.dumps({"target": "back", "q": ["1\n" * 4_900] * 70}).encode()),
     "tags": post("/translate", json.dumps({"target": "back", "format": "html", "q": ["<p>1" * 2_400] * 100}).encode()),
-    "fields": post("/translate", b"&" * MEGABYTE, "application/x-www-form-urlencoded"),
-    "escapes": post("/translate", b"q=" + b"%41" * (MEGABYTE // 3), "application/x-www-form-urlencoded"),
     "crumbs": crumbs(100_000),
-    "headers": head("GET /health", *["a:"] * 60_000),
     "the description": head("GET /openapi.json"),
 }  # fmt: skip
 
