@@ -19,11 +19,12 @@ from regard import __version__
 from regard.door import Model
 from regard.errors import RegardError
 from regard.serve import libretranslate, native, openai, runs, trace_route
+from regard.serve.bodies import Json
 from regard.serve.desk import Desk, GoneError, UnknownModelError, desk_of
 from regard.serve.metrics import CONTENT_TYPE
 from regard.serve.queue import ClosingError, FullError, LateError, TooMuchError
 from regard.serve.schemas import Health
-from regard.serve.security import Guard, Json, OneEnd, problem
+from regard.serve.security import Guard, OneEnd, problem
 from regard.serve.settings import Settings
 
 WEB = Path(__file__).parent / "web"
@@ -47,6 +48,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         version=__version__,
         summary="Translate, generate, classify, fill, embed and score.",
         lifespan=_lifespan,
+        openapi_url=None,  # ours is made in a thread: the first time it takes a while
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
     )
@@ -55,6 +57,7 @@ def create_app(models: Mapping[str, Model], settings: Settings | None = None) ->
         app.include_router(router)
     app.add_api_route("/health", health, responses={200: {"model": Health}, 503: {"model": Health}})
     app.add_api_route("/metrics", metrics, responses={200: {"content": {"text/plain": {}}}}, response_class=Response)
+    app.add_api_route("/openapi.json", description, include_in_schema=False)
     pages = page_routes(WEB)
     app.router.routes.extend(pages)
     app.add_middleware(Guard, settings=settings, metrics=desk.metrics, open=frozenset({"/health", *(page.path for page in pages)}))
@@ -102,6 +105,13 @@ async def health(request: Request) -> Response:
     waiting = int(desk.metrics.registry.get_sample_value("regard_waiting_texts") or 0)
     closing = desk.queue.closing
     return Json({"status": "closing" if closing else "ok", "models": list(desk.models), "waiting": waiting}, 503 if closing else 200)
+
+
+def description(request: Request) -> Response:
+    """All that may be asked, for programs."""
+    app = request.app
+    assert isinstance(app, FastAPI)
+    return Json(app.openapi())
 
 
 async def metrics(request: Request) -> Response:

@@ -22,6 +22,7 @@ from regard.door.writing import DRAWN, framed_prompt, language
 from regard.errors import ConfigError, RegardError, nearest
 from regard.serve.conversations import Conversations
 from regard.serve.cores import MOST_WORKERS, Cores
+from regard.serve.markup import Parts
 from regard.serve.metrics import Metrics
 from regard.serve.queue import Ask, Kind, Queue, TooMuchError
 from regard.serve.settings import Settings
@@ -126,6 +127,14 @@ class Desk:
         longest = max(map(len, texts), default=0)
         if longest > limits.characters:
             raise TooMuchError(f"a text of {longest} characters, and {limits.characters} are taken; send it in parts")
+
+    def few_enough(self, parts: Iterable[Parts]) -> list[Parts]:
+        """The parts of texts, which are taken no further apart once they are more than can wait."""
+        taken, count = list[Parts](), 0
+        for own in parts:
+            taken.append(own)
+            self.queue.check(count := count + len(own.texts))
+        return taken
 
     def _kind(self, name: str, model: Model, verb: str, options: dict[str, Any]) -> Kind:
         given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items() if value is not None}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,18 +15,20 @@ from starlette.exceptions import HTTPException
 from regard.door import Model, Written
 from regard.door.aligned import aligned
 from regard.errors import ConfigError, RegardError, nearest
+from regard.serve.bodies import Json, large, parsed
 from regard.serve.desk import Desk, desk_of
 from regard.serve.languages import NAMES, name_of
 from regard.serve.markup import Parts, html_of, lines_of
 from regard.serve.queue import Ask
-from regard.serve.schemas import PROBLEMS
-from regard.serve.security import Json, has_key, no_key
-from regard.serve.settings import MOST_OUTPUTS
+from regard.serve.schemas import PROBLEMS, Several
+from regard.serve.security import has_key, no_key
+from regard.serve.settings import MOST_OUTPUTS, Limits
 
 router = APIRouter(tags=["LibreTranslate"], responses=PROBLEMS)
 TheDesk = Annotated[Desk, Depends(desk_of)]
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 MOST_FIELDS = 1000
+ESCAPED = 12  # bytes of a character in a form, at most
 
 
 class Asked(BaseModel):
@@ -38,7 +40,7 @@ class Asked(BaseModel):
 
 
 class TranslateAsked(Asked):
-    q: Annotated[str | list[str], Field(description="One text, or several.", examples=["I love you very much."])]
+    q: Annotated[str | Several, Field(description="One text, or several.", examples=["I love you very much."])]
     source: Annotated[str, Field(examples=["en"])] = "auto"
     target: Annotated[str, Field(examples=["it"])]
     format: Literal["text", "html"] = "text"
@@ -83,7 +85,7 @@ async def translate(request: Request, desk: TheDesk) -> Response:
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     desk.check(texts, len(texts))
     apart = html_of if asked.format == "html" else lines_of
-    parts = await asyncio.to_thread(lambda: [apart(text) for text in texts])  # a megabyte of tags takes seconds
+    parts = await asyncio.to_thread(desk.few_enough, map(apart, texts))  # a megabyte of tags takes seconds
     wished: dict[str, Any] = {"n_best": asked.alternatives + 1} if asked.alternatives else {}
     answers: dict[bool, Iterator[Written]] = {}
     for tagged in (False, True):  # where words came to stand matters only to tags
@@ -92,7 +94,7 @@ async def translate(request: Request, desk: TheDesk) -> Response:
             found = await desk.ask(request, name, "translate", asks, parts_of=len(texts), attention=tagged or None, **wished)
             answers[tagged] = iter(found.answers)
     written = [[next(answers[tagged]) for tagged in own.tagged] for own in parts]
-    return Json(await asyncio.to_thread(_answer, asked, parts, written, desk.models[name]))
+    return await large(partial(_answer, asked, parts, written, desk.models[name]))
 
 
 def _answer(asked: TranslateAsked, parts: list[Parts], written: list[list[Written]], model: Model) -> dict[str, Any]:
@@ -178,18 +180,19 @@ async def _given(request: Request) -> dict[str, Any]:
         found.setdefault(name, []).append(value)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in FORMS:
-        async with request.form(max_files=0, max_fields=MOST_FIELDS) as form:
+        most = ESCAPED * desk_of(request).settings.limits.characters
+        async with request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most) as form:
             for name, field in form.multi_items():
                 if isinstance(field, UploadFile):
                     raise HTTPException(400, f"{name[:20]!r} is a file; send it as text")
                 found.setdefault(name, []).append(field)
     given = {name: values[0] if len(values) == 1 else values for name, values in found.items()}
-    return given | (_json(await request.body()) if kind == "application/json" else {})
+    return given | (_json(await request.body(), desk_of(request).settings.limits) if kind == "application/json" else {})
 
 
-def _json(body: bytes) -> dict[str, Any]:
+def _json(body: bytes, limits: Limits) -> dict[str, Any]:
     try:
-        given = json.loads(body) if body else {}
+        given = parsed(body, limits) if body else {}
     except (ValueError, RecursionError):
         raise HTTPException(400, 'the body is no JSON that can be read; send an object such as {"q": "…", "target": "it"}') from None
     if not isinstance(given, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -17,15 +18,16 @@ from regard.door.parts import in_parts, numbers_of, split_of
 from regard.door.writing import language
 from regard.errors import RegardError
 from regard.serve import schemas
+from regard.serve.bodies import Json, Route, large
 from regard.serve.desk import Answers, Desk, desk_of
 from regard.serve.markup import Parts, parts_of
 from regard.serve.queue import Ask
 from regard.serve.schemas import PROBLEMS
-from regard.serve.security import Json
 from regard.view.summary import summarise
 
-router = APIRouter(prefix="/api", tags=["regard"], responses=PROBLEMS)
+router = APIRouter(prefix="/api", route_class=Route, tags=["regard"], responses=PROBLEMS)
 TheDesk = Annotated[Desk, Depends(desk_of)]
+SHORT = 100  # tokens, of which the answer is written down at once
 
 
 @router.post("/translate", responses={200: {"model": schemas.TranslatedAnswers}})
@@ -36,7 +38,7 @@ async def translate(asked: schemas.Translate, request: Request, desk: TheDesk) -
         return await _in_parts(asked, name, request, desk)
     asks = [Ask(text, number=number, to=asked.to, prefix=asked.prefix) for number, text in enumerate(_many(asked.texts))]
     found = await desk.ask(request, name, "translate", asks, attention=asked.alignment or None, **asked.options())
-    return _said(found, [_written(answer) for answer in found.answers])
+    return await _said(found, lambda: [_written(answer) for answer in found.answers])
 
 
 async def _in_parts(asked: schemas.Translate, name: str, request: Request, desk: Desk) -> Response:
@@ -53,13 +55,14 @@ async def _in_parts(asked: schemas.Translate, name: str, request: Request, desk:
     def parts(number: int, line: str) -> list[tuple[str, str]]:
         return [(part.text, part.space) for part in in_parts(model, [line], tag, number, split)[0]]
 
-    taken = await asyncio.to_thread(lambda: [parts_of(text, partial(parts, number)) for number, text in enumerate(texts)])
+    apart = (parts_of(text, partial(parts, number)) for number, text in enumerate(texts))
+    taken = await asyncio.to_thread(desk.few_enough, apart)
     each = [zip(own.texts, numbers_of(number, len(own.texts)), strict=True) for number, own in enumerate(taken)]
     asks = [Ask(part, number=number, to=asked.to) for part, number in chain.from_iterable(each)]
     found = await desk.ask(request, name, "translate", asks, parts_of=len(texts), attention=asked.alignment or None, **asked.options())
     answers = iter(found.answers)
     found = replace(found, warnings=warnings + found.warnings)
-    return _said(found, [_parted(own, [next(answers) for _ in own.texts]) for own in taken])
+    return await _said(found, lambda: [_parted(own, [next(answers) for _ in own.texts]) for own in taken])
 
 
 def _parted(own: Parts, answers: list[Written]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ async def generate(asked: schemas.Generate, request: Request, desk: TheDesk) -> 
     name, _ = desk.find(asked.model, "generate")
     asks = [Ask(text, number=number) for number, text in enumerate(_many(asked.texts))]
     found = await desk.ask(request, name, "generate", asks, **asked.options())
-    return _said(found, [_written(answer) for answer in found.answers])
+    return await _said(found, lambda: [_written(answer) for answer in found.answers])
 
 
 @router.post("/classify", responses={200: {"model": schemas.LabelledAnswers}})
@@ -94,7 +97,7 @@ async def embed(asked: schemas.Embed, request: Request, desk: TheDesk) -> Respon
     name, _ = desk.find(asked.model, "embed")
     asks = [Ask(text) for text in _many(asked.texts)]
     found = await desk.ask(request, name, "embed", asks, pooling=asked.pooling, normalise=asked.normalise)
-    return _said(found, found.answers)
+    return await _said(found, lambda: found.answers)
 
 
 @router.post("/score", responses={200: {"model": schemas.ScoredAnswers}})
@@ -107,7 +110,7 @@ async def score(asked: schemas.Score, request: Request, desk: TheDesk) -> Respon
         raise RegardError(f"{len(sources)} texts for {len(targets)} targets; each target needs its own source")
     asks = [Ask(text, target=target) for text, target in zip(sources, targets, strict=True)]
     found = await desk.ask(request, name, "score", asks, to=asked.to)
-    return _said(found, [answer.as_json() for answer in found.answers])
+    return await _said(found, lambda: [answer.as_json() for answer in found.answers])
 
 
 @router.get("/models", responses={200: {"model": schemas.Models}})
@@ -134,11 +137,15 @@ def _card(name: str, desk: Desk) -> dict[str, Any]:
 async def _read(request: Request, desk: Desk, model: str | None, verb: str, texts: str | list[str], **options: Any) -> Response:
     name, _ = desk.find(model, verb)
     found = await desk.ask(request, name, verb, [Ask(text) for text in _many(texts)], **options)
-    return _said(found, [answer.as_json() for answer in found.answers])
+    return await _said(found, lambda: [answer.as_json() for answer in found.answers])
 
 
-def _said(found: Answers, answers: list[Any]) -> Response:
-    return Json({"model": found.model, "answers": answers, "warnings": found.warnings})
+async def _said(found: Answers, answers: Callable[[], list[Any]]) -> Response:
+    def record() -> dict[str, Any]:
+        return {"model": found.model, "answers": answers(), "warnings": found.warnings}
+
+    short = sum(found.tokens) <= SHORT and not any(getattr(answer, "alternatives", ()) for answer in found.answers)
+    return Json(record()) if short else await large(record)
 
 
 def _written(answer: Written) -> dict[str, Any]:

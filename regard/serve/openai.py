@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import secrets
@@ -10,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -20,12 +22,12 @@ from regard.door.chat import LONGEST_REPLY, chat_ids, template_of
 from regard.door.writing import Prompt
 from regard.errors import ConfigError, RegardError
 from regard.serve import openai_schemas as schemas
+from regard.serve.bodies import Json, Route, large
 from regard.serve.desk import Desk, UnknownModelError, desk_of, while_there
 from regard.serve.queue import Ask
-from regard.serve.security import Json
 from regard.serve.stops import Stops, cut
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=schemas.PROBLEMS)
+router = APIRouter(prefix="/v1", route_class=Route, tags=["OpenAI"], responses=schemas.PROBLEMS)
 TheDesk = Annotated[Desk, Depends(desk_of)]
 SHORT = 16  # tokens of a completion where nothing is said, as theirs
 Form = Literal["completion", "chat"]
@@ -139,10 +141,14 @@ async def embeddings(asked: schemas.Embeddings, request: Request, desk: TheDesk)
     if asked.dimensions not in (None, width):
         raise ConfigError(f"dimensions = {asked.dimensions} can't be had; the vectors of {name} have {width}")
     found = await desk.ask(request, name, "embed", [Ask(text) for text in _texts(asked.input, "input")], normalise=True)
-    vectors = [_packed(vector) if asked.encoding_format == "base64" else vector for vector in found.answers]
-    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
-    read = sum(found.tokens)
-    return Json({"object": "list", "data": data, "model": asked.model, "usage": {"prompt_tokens": read, "total_tokens": read}})
+
+    def record() -> dict[str, Any]:
+        vectors = [_packed(vector) if asked.encoding_format == "base64" else vector for vector in found.answers]
+        data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+        read = sum(found.tokens)
+        return {"object": "list", "data": data, "model": asked.model, "usage": {"prompt_tokens": read, "total_tokens": read}}
+
+    return Json(record()) if len(found.answers) == 1 else await large(record)
 
 
 def _packed(vector: Sequence[float]) -> str:
@@ -227,8 +233,12 @@ def _usage(read: int, written: int) -> dict[str, int]:
 
 async def _whole(wanted: Wanted, request: Request, desk: Desk) -> Response:
     choices, usage = await _answers(wanted, request, desk)
-    shown = [_choice(wanted, index, choice, prompt) for index, (prompt, choice) in enumerate(choices)]
-    return Json(_envelope(wanted, "text_completion" if wanted.form == "completion" else "chat.completion", shown) | {"usage": usage})
+
+    def record() -> dict[str, Any]:
+        shown = [_choice(wanted, index, choice, prompt) for index, (prompt, choice) in enumerate(choices)]
+        return _envelope(wanted, "text_completion" if wanted.form == "completion" else "chat.completion", shown) | {"usage": usage}
+
+    return Json(record()) if len(choices) == 1 else await large(record)
 
 
 def _envelope(wanted: Wanted, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -249,7 +259,7 @@ def _choice(wanted: Wanted, index: int, written: Written, prompt: str) -> dict[s
 
 def _offsets(written: Written) -> list[int]:
     """Where each token begins in what was written."""
-    return [sum(map(len, written.tokens[:place])) for place in range(len(written.tokens))]
+    return list(accumulate(map(len, written.tokens), initial=0))[: len(written.tokens)]
 
 
 def _tokens_of(written: Written, text: str, stopped: bool) -> int:
@@ -352,6 +362,7 @@ async def _all_at_once(wanted: Wanted, request: Request, desk: Desk) -> AsyncGen
         text = choice["text"] if wanted.form == "completion" else choice["message"]["content"]
         yield _chunk(wanted, index, text, logprobs=choice["logprobs"])
         yield _chunk(wanted, index, None, choice["finish_reason"])
+        await asyncio.sleep(0)  # others have their turn
     if wanted.usage:
         yield _envelope(wanted, _object(wanted), []) | {"usage": usage}
 

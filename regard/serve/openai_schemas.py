@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from regard.decoding.settings import Factor, Share, TopK, TopP
+from regard.serve.schemas import Several
 from regard.serve.settings import MOST_OUTPUTS
 
 Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Stops = Annotated[str, Field(max_length=200)] | Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=4)]
 
@@ -53,7 +55,7 @@ class Written(Asked):
 
 
 class Completion(Written):
-    prompt: Annotated[str | list[str] | list[int] | list[list[int]] | None, Field(examples=["Once upon a time"])] = None
+    prompt: Annotated[str | Several | Ids | Annotated[list[Ids], Field(fail_fast=True)] | None, Field(examples=["Once upon a time"])] = None
     max_tokens: Count | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: bool | None = None
@@ -74,7 +76,7 @@ class Part(BaseModel):
 
 class Message(BaseModel):
     role: Annotated[str, Field(max_length=30, pattern="^[a-z]+$")]
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
 
     @property
     def text(self) -> str:
@@ -82,7 +84,7 @@ class Message(BaseModel):
 
 
 class Chat(Written):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=256)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=256, fail_fast=True)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
@@ -97,7 +99,7 @@ class Chat(Written):
 
 
 class Embeddings(Asked):
-    input: Annotated[str | list[str] | list[int] | list[list[int]], Field(examples=["a lovely film"])]
+    input: Annotated[str | Several | Ids | Annotated[list[Ids], Field(fail_fast=True)], Field(examples=["a lovely film"])]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 

@@ -30,6 +30,7 @@ PADDED = 2.0  # times as many tokens as there are, at most: a long text among sh
 RETURNING = 0.002  # seconds that each who was answered has to ask again, before the next are chosen
 MOST_PAUSE = 0.1  # of what the batch took
 COUNTED_EVERY = 1.0  # seconds, where others join for as long as there are any
+ASIDE = 1 / 8  # of the places of those who wait, for kinds that are worked on aside
 MEMORY = 0.8  # how much of the measured speed is that of the batches before
 
 
@@ -62,6 +63,7 @@ class Kind:
     options: tuple[tuple[str, Any], ...] = ()
     most_texts: int = 128  # at once
     most_tokens: int = 8192  # at once, padding counted
+    aside: bool = False  # long work for one: while others wait, no two such at once or in a row
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
-        self._tokens: Counter[tuple[str, str]] = Counter()  # by model and verb
+        self._tokens: Counter[tuple[bool, str, str]] = Counter()  # by whether they are aside, model and verb
+        self._working_aside, self._others_turn = 0, False
         self._numbers = count()
         self._lock = Lock()  # of all that is here
 
@@ -157,7 +160,7 @@ class Waiting:
             for entry in entries:
                 numbers.append(next(self._numbers))
                 self._entries[numbers[-1]] = entry
-                self._tokens[entry.kind.model, entry.kind.verb] += entry.ask.tokens
+                self._tokens[_place(entry)] += entry.ask.tokens
             return numbers
 
     def leave(self, numbers: Iterable[int]) -> None:
@@ -170,7 +173,7 @@ class Waiting:
         with self._lock:
             if not self._entries:
                 return []
-            first = next(iter(self._entries.values()))
+            first = self._next()
             same = [(number, entry) for number, entry in self._entries.items() if entry.kind == first.kind]
             same.sort(key=lambda item: abs(item[1].ask.tokens - first.ask.tokens))  # stable: of the same length, the older ones
             return self._taken(_fitting(same, first.kind))
@@ -180,21 +183,50 @@ class Waiting:
         with self._lock:
             chosen: list[int] = []
             for number, entry in self._entries.items():
+                if entry.kind.aside and entry.kind != kind and self._others_first:
+                    continue
                 if len(chosen) == most or entry.kind != kind or entry.ask.tokens > tokens:
                     break
                 chosen.append(number)
             return self._taken(chosen)
 
-    def tokens(self) -> dict[tuple[str, str], int]:
+    def tokens(self, aside: bool) -> dict[tuple[str, str], int]:
         """How many there are to be read, by model and verb."""
         with self._lock:
-            return dict(self._tokens)
+            return {(model, verb): count for (of, model, verb), count in self._tokens.items() if of is aside}
+
+    def aside(self) -> int:
+        """How many of those who wait are worked on aside."""
+        with self._lock:
+            return sum(entry.kind.aside for entry in self._entries.values())
+
+    def done(self, kind: Kind) -> None:
+        """Those of a kind that were taken first are no longer worked on."""
+        with self._lock:
+            self._working_aside -= kind.aside
+
+    @property
+    def _others_first(self) -> bool:
+        return self._working_aside > 0 or self._others_turn
+
+    def _next(self) -> Entry:
+        """Whose turn it is: whoever came first, unless it is another's after work that was aside."""
+        first = next(iter(self._entries.values()))
+        if first.kind.aside and self._others_first:
+            first = next((entry for entry in self._entries.values() if not entry.kind.aside), first)
+        self._others_turn = first.kind.aside
+        self._working_aside += first.kind.aside
+        return first
 
     def _taken(self, numbers: Iterable[int]) -> list[Entry]:
         entries = [self._entries.pop(number) for number in list(numbers)]
         for entry in entries:
-            self._tokens[entry.kind.model, entry.kind.verb] -= entry.ask.tokens
+            self._tokens[_place(entry)] -= entry.ask.tokens
         return entries
+
+
+def _place(entry: Entry) -> tuple[bool, str, str]:
+    return entry.kind.aside, entry.kind.model, entry.kind.verb
 
 
 class Queue:
@@ -212,7 +244,7 @@ class Queue:
 
     async def ask(self, kind: Kind, asks: Sequence[Ask]) -> list[Outcome]:
         """What became of each text. Being cancelled frees the places of those that were not begun."""
-        self._admit(asks)
+        self._admit(kind, asks)
         job = Job(asyncio.get_running_loop().create_future(), [None] * len(asks))
         numbers = self.waiting.add([Entry(kind, replace(ask, place=place), job) for place, ask in enumerate(asks)])
         self._arrived.set()
@@ -227,24 +259,33 @@ class Queue:
             self.waiting.leave(numbers)
         return [outcome for outcome in job.outcomes if outcome is not None]
 
-    def _admit(self, asks: Sequence[Ask]) -> None:
+    def check(self, count: int) -> None:
+        """Whether so many texts of one request could ever wait."""
+        if count > self.limits.waiting:
+            raise TooMuchError(f"{count} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
+
+    def _admit(self, kind: Kind, asks: Sequence[Ask]) -> None:
         if self.closing:
             raise ClosingError("the server is about to stop and takes no more requests; ask another, or again later")
-        if len(asks) > self.limits.waiting:
-            raise TooMuchError(f"{len(asks)} texts in one request, and {self.limits.waiting} can wait at once; send fewer")
-        waiting, seconds = len(self.waiting), self.seconds_of_work()
+        self.check(len(asks))
+        waiting, seconds = len(self.waiting), self.seconds_of_work(kind.aside)
+        room = self.limits.waiting - waiting
+        if kind.aside:
+            room = min(room, max(1, int(ASIDE * self.limits.waiting)) - self.waiting.aside())
         # Who would wait for half of the time that there is had better come again than wait for nothing.
-        if len(asks) > self.limits.waiting - waiting or (waiting and seconds > self.limits.seconds / 2):
+        if len(asks) > room or (waiting and seconds > self.limits.seconds / 2):
             self.metrics.refused.labels("full").inc()
             long = f", some {seconds:.0f} s of work" if seconds >= 1 else ""
-            raise FullError(f"{waiting} texts are waiting already{long}; ask again in a while", self.retry_after())
+            raise FullError(f"{waiting} texts are waiting already{long}; ask again in a while", min(60, max(1, math.ceil(seconds / 2))))
 
-    def seconds_of_work(self) -> float:
-        """How long those who wait will take, by the speed of late; what was never done yet counts for nothing."""
-        return sum(tokens / speed for kind, tokens in self.waiting.tokens().items() if (speed := self._speed.get(kind)))
+    def seconds_of_work(self, aside: bool = False) -> float:
+        """How long those who wait will take, by the speed of late; what was never done yet counts for nothing. Work aside takes turns with
+        all other work: while there is both, each takes twice as long."""
+        own, other = self._seconds(aside), self._seconds(not aside)
+        return own + min(own, other)
 
-    def retry_after(self) -> int:
-        return min(60, max(1, math.ceil(self.seconds_of_work() / 2)))
+    def _seconds(self, aside: bool) -> float:
+        return sum(tokens / speed for kind, tokens in self.waiting.tokens(aside).items() if (speed := self._speed.get(kind)))
 
     async def run(self) -> None:
         """Works for as long as the server lives."""
@@ -289,6 +330,7 @@ class Queue:
             outcomes = [Outcome(error=error if isinstance(error, Exception) else RuntimeError(str(error)))] * len(visit.left)
         finally:
             self.cores.give_back()
+            self.waiting.done(kind)
         for entry, outcome in zip(list(visit.left), outcomes, strict=True):
             visit.give(entry, outcome)
         visit.count()

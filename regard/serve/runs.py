@@ -14,9 +14,9 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from pydantic import BaseModel
 
 from regard.errors import nearest
+from regard.serve.bodies import Json
 from regard.serve.desk import Desk, desk_of
 from regard.serve.schemas import PROBLEMS
-from regard.serve.security import Json
 
 METRICS, RECIPE = "metrics.jsonl", "recipe.toml"
 MOST_BYTES = 1 << 20  # of a file, in one answer

@@ -10,7 +10,8 @@ from regard.decoding.settings import Factor, Seed, Share, TopK, TopP, Weight
 from regard.serve.settings import MOST_CHOICES, MOST_OUTPUTS, MOST_WORDS
 
 Outputs = Annotated[int, Field(ge=1, le=MOST_OUTPUTS)]
-Texts = Annotated[str | list[str], Field(description="One text, or several.", examples=["I love you very much."])]
+Several = Annotated[list[str], Field(fail_fast=True)]
+Texts = Annotated[str | Several, Field(description="One text, or several.", examples=["I love you very much."])]
 Words = Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=MOST_WORDS)]
 Length = Annotated[int, Field(ge=0, le=100_000)] | Annotated[str, Field(max_length=20, examples=["16+2x"])]
 Name = Annotated[str | None, Field(max_length=200, description="Which model; without it, the first that can do this.")]
@@ -87,7 +88,7 @@ class Classify(Asked):
 
 
 class Fill(Asked):
-    texts: Annotated[str | list[str], Field(description="Texts that say [MASK] where a word is missing.", examples=["a [MASK] film"])]
+    texts: Annotated[str | Several, Field(description="Texts that say [MASK] where a word is missing.", examples=["a [MASK] film"])]
     choices: Annotated[int, Field(ge=1, le=MOST_CHOICES, description="Words to give for each place.")] = 5
 
 
@@ -100,8 +101,8 @@ class Embed(Asked):
 class Score(Asked):
     """Targets for sources; for a language model, texts alone."""
 
-    texts: Annotated[str | list[str], Field(description="Sources, or for a language model the texts themselves.")]
-    targets: Annotated[str | list[str] | None, Field(description="A translation for each.")] = None
+    texts: Annotated[str | Several, Field(description="Sources, or for a language model the texts themselves.")]
+    targets: Annotated[str | Several | None, Field(description="A translation for each.")] = None
     to: Annotated[str | None, Field(max_length=100)] = None
 
 

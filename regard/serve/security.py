@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import re
 import time
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.evaluation.metrics import finite
+from regard.serve.bodies import Json
 from regard.serve.metrics import Metrics
 from regard.serve.settings import Settings
 
@@ -36,15 +35,6 @@ HEADERS = {
 }
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\[\]\\]*))(?::\d*)?", re.IGNORECASE)  # a name alone, or with a port
 LOOK_THEMSELVES = frozenset({"/translate", "/detect", "/languages"})  # the key may be in the body, where LibreTranslate's clients send it
-
-
-class Json(Response):
-    """JSON that every client can read: no NaN, and no half of a character."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(finite(content), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def problem(path: str, status: int, message: str, headers: dict[str, str] | None = None, kind: str | None = None) -> Response:
@@ -100,6 +90,8 @@ class Guard:
                 await refused(scope, receive, heard)
             else:
                 await self.app(scope, self._measured(scope, receive), heard)
+        except ClientDisconnect:
+            pass  # amid its request: nobody would read an answer
         except Exception:
             LOG.exception("%s %s", scope["method"], scope["path"])
             if status != 499:

@@ -13,6 +13,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_OUTPUTS = 16  # hypotheses, samples or alternatives of a text: what each of them costs is time of all others
 MOST_WORDS = 64  # banned or required
 MOST_CHOICES = 100  # for a missing word
+MOST_VALUES = 5_000  # in the body of a request, beside its texts: wishes, and the numbers of layers and positions
 ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#@*A-Z]+")  # as browsers write it, who are compared with it letter by letter
 
 
@@ -33,6 +34,11 @@ class Limits:
                 within(name, value, "how much a server takes on", 1)
         if not 0 < self.seconds <= MOST_SECONDS:
             raise ConfigError(f"seconds = {shown(self.seconds)} should be how long a request may take: at most {MOST_SECONDS:,.0f}")
+
+    @property
+    def values(self) -> int:
+        """Texts, numbers and keys in a request, two for each text."""
+        return MOST_VALUES + 2 * self.texts
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from regard.door.options import chosen
 from regard.door.trace_making import VERBS, Verb, default_verb
 from regard.door.trace_types import Part
 from regard.door.writing import CONTINUED, DRAWN
+from regard.serve.bodies import Route
 from regard.serve.desk import Desk, desk_of, while_there
 from regard.serve.queue import Ask, Kind, TooMuchError
 from regard.serve.schemas import PROBLEMS, WRITING_OPTIONS, Asked, Writing
@@ -23,7 +24,7 @@ MOST_CANDIDATES = 100
 Number = Annotated[int, Field(ge=0, le=1 << 20)]
 Numbers = Annotated[list[Number], Field(max_length=4096)]
 
-router = APIRouter(prefix="/api", tags=["trace"], responses=PROBLEMS)
+router = APIRouter(prefix="/api", route_class=Route, tags=["trace"], responses=PROBLEMS)
 TheDesk = Annotated[Desk, Depends(desk_of)]
 LISTED = r"^\d{1,4}(,\d{1,4}){0,255}$"
 
@@ -105,7 +106,7 @@ async def _answer(asked: TraceOf, request: Request, desk: Desk) -> Response:
         "candidates": asked.candidates,
         "verb": verb,
     }
-    kind = Kind(name, "trace", tuple(sorted((what | wishes).items())), most_texts=1)
+    kind = Kind(name, "trace", tuple(sorted((what | wishes).items())), most_texts=1, aside=True)
     ask = Ask(asked.text, tokens=max(1, tokens), to=asked.to, prefix=asked.prefix)
     [outcome] = await while_there(request, desk.queue.ask(kind, [ask]))
     return Response(outcome.answer, media_type="application/json")

@@ -363,6 +363,83 @@ def test_an_answer_that_is_read_slowly_comes_whole(start: Start, monkeypatch: py
     assert time.monotonic() - begun > 2 * connections.UNREAD_SECONDS
 
 
+def test_answers_that_wait_to_be_read_have_a_limit_together(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before each of them would be let go."""
+    monkeypatch.setattr(connections, "MOST_UNREAD", 150_000)
+    live = start()
+    live._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    here = live.server.server_state.connections
+    with ExitStack() as stack:
+        for _ in range(5):
+            unread = stack.enter_context(socket.socket())
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            unread.connect(("127.0.0.1", live.port))
+            unread.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100)
+            until(lambda: any(each.transport.get_write_buffer_size() > 1 << 16 for each in here.copy()))
+        until(lambda: 0 < len(here) <= 2, 10)
+        assert live.get("/health").status == 200
+
+
+def test_whoever_had_an_answer_stays_before_those_that_never_asked(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.server.config, "limit_concurrency", 4)
+    with closing(http.client.HTTPConnection("127.0.0.1", live.port, timeout=20)) as kept, ExitStack() as stack:
+        for _ in range(3):
+            kept.request("GET", "/health")
+            assert kept.getresponse().read()
+            for number in range(6):
+                idle = stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20))
+                idle.sendall(BEGINNINGS[number % 3])
+            assert live.get("/health").status == 200  # by now all of them have been let in
+        own = kept.sock
+        kept.request("GET", "/health")
+        assert kept.getresponse().status == 200
+        assert kept.sock is own  # and not another, since the first was closed
+
+
+BROKEN = [
+    ("POST /nowhere", "zz\r\n", b"HTTP/1.1 404 "),  # answered before it is read
+    ("POST /api/translate", "5\r\n12345\r\nzz\r\n", b"HTTP/1.1 400 "),
+    ("POST /translate", "5\r\n12345\r\n-1\r\n", b"HTTP/1.1 400 "),
+    ("POST /api/translate", "1\r\n \r\n" * 2000, b"HTTP/1.1 400 "),
+]
+
+
+@pytest.mark.parametrize(("line", "body", "status"), BROKEN)
+def test_what_comes_broken_after_its_beginning_is_no_error_of_ours(
+    live: Live, caplog: pytest.LogCaptureFixture, line: str, body: str, status: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection, suppress(ConnectionError):
+        head = "host: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked"
+        connection.sendall(f"{line} HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        time.sleep(0.1)
+        connection.sendall(body.encode())
+        said = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert said.startswith(status)
+        assert (b"send larger ones" in said) is (len(body) > 1000)
+    assert live.get("/health").status == 200
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{", "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100],
+    ids=["does not ask to the end", "does not read"],
+)
+def test_nobody_who_idles_holds_up_its_end(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
+    monkeypatch.setattr(connections, "LAST_SECONDS", 0.5)
+    with ExitStack() as stack:
+        with Live(models) as live:
+            live._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            idle = stack.enter_context(socket.socket())
+            idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            idle.connect(("127.0.0.1", live.port))
+            idle.sendall(sent.encode())
+            until(lambda: any(each.cycle is not None for each in live.server.server_state.connections.copy()))
+            time.sleep(0.2)
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 8
+
+
 TOLD = """
 import os, signal, sys
 from regard.serve.run import bind, serve

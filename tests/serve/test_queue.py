@@ -95,6 +95,50 @@ def test_one_large_request_is_worked_on_in_parts_and_others_get_in_between() -> 
     assert len(worker.batches) == 5
 
 
+ASIDE = Kind("m", "trace", most_texts=1, aside=True)
+
+
+def test_work_aside_takes_turns_with_all_other_work() -> None:
+    worker = Worker(0.01)
+    traces = [(ASIDE, [Ask(f"t{number}")]) for number in range(4)]
+    finished(serving(worker, [*traces, (PLAIN, [Ask("a")]), (Kind("n", "translate"), [Ask("b")]), (PLAIN, [Ask("c")])]))
+    assert worker.batches == [["t0"], ["a", "c"], ["t1"], ["b"], ["t2"], ["t3"]]
+
+
+def test_of_several_workers_one_alone_works_aside_while_others_wait() -> None:
+    begun: list[str] = []
+    go = threading.Event()
+
+    def work(kind: Kind, entries: Sequence[Entry], company: Company) -> list[Outcome]:
+        begun.extend(entry.ask.text for entry in entries)
+        if kind.aside:
+            assert go.wait(20)
+        return [Outcome(entry.ask.text) for entry in entries]
+
+    async def run() -> None:
+        queue = Queue(work, Limits(), Metrics(), workers=2)
+        traces = [asyncio.create_task(queue.ask(ASIDE, [Ask(f"t{number}")])) for number in range(3)]
+        others = [asyncio.create_task(queue.ask(Kind(f"m{number}", "translate"), [Ask("a")])) for number in range(3)]
+        await asyncio.sleep(0)  # now they wait
+        running = asyncio.create_task(queue.run())
+        async with asyncio.timeout(20):
+            await asyncio.gather(*others)
+        assert begun[:4] == ["t0", "a", "a", "a"]
+        go.set()
+        await asyncio.gather(*traces)
+        running.cancel()
+        queue.close()
+
+    finished(run())
+
+
+def test_work_aside_leaves_the_places_of_others_free() -> None:
+    asked = [(ASIDE, [Ask("t")])] * 5 + [(PLAIN, [Ask("a")])]
+    *traces, other = finished(serving(Worker(0.01), asked, Limits(waiting=16)))
+    assert [isinstance(each, FullError) for each in traces] == [False, False, True, True, True]
+    assert other[0].answer == "m A"
+
+
 def test_an_error_is_that_of_its_request() -> None:
     good, bad = finished(serving(Worker(), [(PLAIN, [Ask("a")]), (PLAIN, [Ask("b"), Ask("bad")])]))
     assert isinstance(bad, RegardError)
@@ -203,7 +247,7 @@ def test_who_asks_and_who_lets_in_do_not_disturb_each_other() -> None:
         queue = Queue(work, Limits(waiting=200), Metrics(), workers=2)
         running = asyncio.create_task(queue.run())
         found = await asyncio.gather(*(client(queue, number) for number in range(clients)))
-        assert (len(queue.waiting), sum(queue.waiting.tokens().values())) == (0, 0)
+        assert (len(queue.waiting), sum(queue.waiting.tokens(aside=False).values())) == (0, 0)
         running.cancel()
         queue.close()
         return sum(found, Counter())
