@@ -18,7 +18,8 @@ import tokenizers
 from tokenizers import trainers
 
 from regard.errors import ConfigError
-from regard.text.tokenizer import BYTE_OF, Tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.vocabulary import BYTE_OF
 
 Numbers = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int32]

@@ -25,9 +25,12 @@ TEXTS = (
 def answer(content: str) -> str | None:
     """What is wrong with the tokenizer, or nothing."""
     try:
-        tokenizer = Tokenizer.from_json(content)
+        return _tried(Tokenizer.from_json(content))
     except RegardError as error:
         return str(error)
+
+
+def _tried(tokenizer: Tokenizer) -> str | None:
     size = tokenizer.size
     read = (None, False) if isinstance(tokenizer, ForeignTokenizer) else (None,)
     for text in TEXTS:

@@ -57,11 +57,6 @@ def changed(content: str, change: Callable[[dict[str, Any]], None]) -> str:
     return f"{start},{json.dumps(library)[1:]}" if start else json.dumps(library)
 
 
-def padded(library: dict[str, Any]) -> None:
-    library["padding"] = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
-                          "pad_token": "<pad>"}  # fmt: skip
-
-
 def growing(times: int, letter: str = "a") -> Callable[[dict[str, Any]], None]:
     def change(library: dict[str, Any]) -> None:
         each = {"type": "Replace", "pattern": {"String": letter}, "content": 2 * letter}
@@ -89,7 +84,6 @@ def speechless(library: dict[str, Any]) -> None:
 
 
 CHANGES = {
-    "padding": padded,
     "letters that double": growing(24),
     "letters that double for ever": growing(31, "e"),
     "a map of characters that is none": mapped,
@@ -97,21 +91,19 @@ CHANGES = {
     "text that grows": growing_back,
     "a token for what is unknown that it has not": speechless,
 }
-OF_OURS = ("padding", "a token for what is unknown that it has not")
+OF_OURS = "a token for what is unknown that it has not"
 
 
 @LINUX
 @pytest.mark.parametrize("what", CHANGES)
 def test_it_is_refused_when_it_is_loaded(what: str, ours: str, foreign: str, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
-    file.write_text(changed(ours if what in OF_OURS else foreign, CHANGES[what]), encoding="utf-8")
-    with pytest.raises(BundleError) as refused:
-        Tokenizer.load(file)
-    assert str(file) in str(refused.value)
-    assert "\n" not in str(refused.value)
-    if what == "padding":
-        with pytest.raises(BundleError):  # nor is it let in because it was tried
+    file.write_text(changed(ours if what == OF_OURS else foreign, CHANGES[what]), encoding="utf-8")
+    for _ in range(2 if what == OF_OURS else 1):  # nor is it let in because it was tried
+        with pytest.raises(BundleError) as refused:
             Tokenizer.load(file)
+        assert str(file) in str(refused.value)
+        assert "\n" not in str(refused.value)
     file.write_text(ours, encoding="utf-8")
     assert Tokenizer.load(file).to_json() == ours
 

@@ -15,7 +15,8 @@ from tokenizers import models
 from regard.errors import ConfigError
 from regard.recipe import TokenizerSettings
 from regard.text.forgetful import Forgetful
-from regard.text.tokenizer import BYTE_OF, SPECIAL, Tokenizer, _over_bytes
+from regard.text.tokenizer import SPECIAL, Tokenizer
+from regard.text.vocabulary import BYTE_OF, over_bytes
 
 TEXTS = [
     "The cat sat on the mat, the cat that sat.", "Der Hund läuft über die Straße; der Hund!", "मैं दौड़ सकती हूँ। मैं दौड़ती हूँ।",
@@ -59,7 +60,7 @@ def test_lowercase_is_kept() -> None:
 
 def made_of(merges: list[tuple[str, str]]) -> Tokenizer:
     symbols = [*SPECIAL, *BYTE_OF, *dict.fromkeys(left + right for left, right in merges)]
-    library = _over_bytes(models.BPE({symbol: number for number, symbol in enumerate(symbols)}, merges), TokenizerSettings())
+    library = over_bytes(models.BPE({symbol: number for number, symbol in enumerate(symbols)}, merges), TokenizerSettings())
     library.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in SPECIAL])
     return Tokenizer(library)
 
