@@ -142,6 +142,8 @@ def _places(name: str, task: int, given: list[int]) -> list[Path]:
         with open(f"/proc/{task}/mem", "rb", buffering=0) as memory:
             memory.seek(pointer)
             text = os.fsdecode(memory.read(4096).partition(b"\0")[0])
+        if not text:
+            raise ProcessLookupError(errno.ESRCH, "it has died meanwhile, and its memory is gone")
         folder = ctypes.c_int(folder & 0xFFFFFFFF).value
         return Path(os.readlink(f"/proc/{task}/cwd" if folder == HERE else f"/proc/{task}/fd/{folder}")) / text
 

@@ -233,7 +233,7 @@ def test_a_few_faults(tmp_path: Path) -> None:
         renames = [number for number in of_a_checkpoint(whole) if whole[number].startswith("rename")]
         for kind, at in (("kill", renames[1]), ("full", renames[0] - 5), ("full", len(whole) - 4), ("flip checkpoint", 0)):
             done = trial(kind, at)
-            assert holds(done), done
+            assert holds(done), json.dumps(done)
 
 
 @pytest.mark.slow
@@ -241,7 +241,7 @@ def test_killed_at_every_call_of_a_checkpoint(tmp_path: Path) -> None:
     with misbehaving(tmp_path) as (whole, trial):
         for number in of_a_checkpoint(whole):
             done = trial("kill", number)
-            assert holds(done), done
+            assert holds(done), json.dumps(done)
 
 
 @pytest.mark.slow
