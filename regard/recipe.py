@@ -17,7 +17,7 @@ from regard.limits import MOST, MOST_HYPOTHESES, MOST_LENGTH, MOST_SEED, MOST_VO
 from regard.presets import PRESETS
 
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
-Column = Annotated[int, Field(ge=0, le=MOST)] | str
+Column = Annotated[int, Field(ge=-MOST, le=MOST)] | str  # that there is none below 0 is said by the file that has none
 Keys = Annotated[int, Field(ge=-127, le=127)]  # of a piano, up or down
 
 
