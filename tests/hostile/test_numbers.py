@@ -265,6 +265,7 @@ def here(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the commands of `BASE` name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(models / "cache"))
+    monkeypatch.setattr("regard.training.report._board", lambda folder: None)  # its thread goes on writing into what is removed
     for name in ("seq2seq", "lm", "encoder"):
         (tmp_path / name).symlink_to(models / name)
     (tmp_path / "lines.txt").write_text("a line of text\n" * 60)
