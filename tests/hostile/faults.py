@@ -285,6 +285,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     (folder / "scratch").mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "scratch")  # where PyTorch may write
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # of whoever has started this
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads, or a child would wait for them
     with suppress(ImportError):
         import torch.utils.tensorboard  # noqa: F401  (once, and not in every child)

@@ -14,10 +14,10 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.bundle import outline, read_config, save_bundle
+from regard.bundle import read_config, save_bundle
 from regard.config import parse_model
 from regard.door import load
-from regard.errors import BundleError, ConversionError, CorpusError
+from regard.errors import BundleError, ConfigError, ConversionError, CorpusError
 from regard.interop.spm import library_of, read_model
 from regard.interop.vocabularies import Kind, Pieces
 from regard.models import build
@@ -143,7 +143,7 @@ def test_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vocabulary", [2**62, 10**400], ids=["64 bits", "beyond"])
 def test_a_model_larger_than_can_be_counted(vocabulary: int) -> None:
-    with pytest.raises(ConfigError, match="vocabulary' = 4?1?[0-9]+.*less than or equal to"):
+    with pytest.raises(ConfigError, match=r"vocabulary' = [0-9]+.*less than or equal to"):
         parse_model({"kind": "lm", **SHAPE, "vocabulary": vocabulary})
 
 
