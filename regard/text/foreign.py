@@ -15,7 +15,8 @@ from typing import Any, Self
 import tokenizers
 
 from regard.errors import BundleError, RegardError
-from regard.text.tokenizer import BYTE_OF, FOREIGN, Frame, Tokenizer, at_work, open_library, trusted
+from regard.text.library import at_work, open_library, trusted
+from regard.text.tokenizer import BYTE_OF, FOREIGN, Frame, Tokenizer
 
 WORD_START = "▁"  # how SentencePiece writes a space
 ELSEWHERE = "\ue000"  # before a piece that only the other side of a translator splits text into: no text has it, so none becomes that piece
