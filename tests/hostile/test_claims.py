@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from regard.bundle import outline, read_config, save_bundle
 from regard.config import parse_model
 from regard.door import load
-from regard.errors import BundleError, ConversionError, CorpusError
+from regard.errors import BundleError, ConfigError, ConversionError, CorpusError
 from regard.interop.spm import library_of, read_model
 from regard.interop.vocabularies import Kind, Pieces
 from regard.models import build
+from regard.recipe import load_recipe
 from regard.storage import INDEX, LONGEST_HEADER, WEIGHTS, read_tensors
 from regard.text.foreign import ForeignTokenizer, Roles
 from regard.text.growth import GROWTH
@@ -140,6 +142,12 @@ def test_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
+def test_such_a_number_in_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(f"task = 'lm'\n[training]\nsteps = {'9' * 5000}\n")
+    with pytest.raises(ConfigError, match=r"recipe\.toml has a number of more digits than any setting"):
+        load_recipe(tmp_path / "recipe.toml")
+
+
 @pytest.mark.parametrize("vocabulary", [2**62, 10**400], ids=["64 bits", "beyond"])
 def test_a_model_larger_than_can_be_counted(vocabulary: int) -> None:
     with pytest.raises(BundleError, match="a model with more numbers than can be counted"):
@@ -155,6 +163,15 @@ def test_a_song_without_end(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     file = songs_in(name)(tmp_path) if name != "a.mid" else written(name, song())(tmp_path)
     with pytest.raises(CorpusError, match=r"a\.mid is far too long for a song; take it out"):
         list(songs(file))
+
+
+@pytest.mark.parametrize("size", [2**40, 2**63, 2**80])
+def test_a_tar_that_has_much_to_say_of_a_file(size: int, tmp_path: Path) -> None:
+    member = tarfile.TarInfo("a.mid")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, size
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(CorpusError, match=r"a\.tar is damaged or cut short \(what it says about a file has no end\)"):
+        list(songs(tmp_path / "a.tar"))
 
 
 def test_a_zip_that_was_locked_or_packed_in_an_unknown_way(tmp_path: Path) -> None:
@@ -237,6 +254,15 @@ def test_a_tokenizer_that_would_make_texts_grow(change: Change, message: str) ->
     change(made)
     with pytest.raises(BundleError, match=rf"the tokenizer.*{message}.*; don't trust it"):
         ForeignTokenizer(made, Roles(0, 1, 2))
+
+
+def test_a_frame_of_a_token_that_is_not_said() -> None:
+    made = library()
+    made.post_processor = processors.TemplateProcessing(single="[X] $A", special_tokens=[("[X]", 1)])
+    said = json.loads(made.to_str())
+    said["post_processor"]["special_tokens"] = {}
+    with pytest.raises(BundleError, match=r"puts '\[X\]' around a text and does not say what that is"):
+        Tokenizer.from_json('{"regard":{"pad":0,"start":1,"end":2},' + json.dumps(said)[1:])
 
 
 def test_rules_for_characters_that_make_long_texts() -> None:
