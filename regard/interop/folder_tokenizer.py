@@ -21,7 +21,7 @@ from regard.interop.spm import library_of, library_with_ids, read_model
 from regard.interop.vocabularies import Kind, Pieces, over_bytes
 from regard.storage import read_json
 from regard.text.foreign import ForeignTokenizer, Roles
-from regard.text.tokenizer import open_library, trusted
+from regard.text.library import open_library, trusted
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in the order they are added
 BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}

@@ -10,7 +10,7 @@ from typing import Any
 from regard.errors import ConversionError
 from regard.storage import read_json
 from regard.text.foreign import ForeignTokenizer
-from regard.text.tokenizer import open_library
+from regard.text.library import open_library
 
 MODULES = "modules.json"
 POOLINGS = {"cls": "first", "mean": "mean"}

@@ -16,7 +16,8 @@ import tokenizers
 
 from regard.errors import BundleError, RegardError
 from regard.text.chat_template import ChatTemplate
-from regard.text.tokenizer import FOREIGN, Frame, Tokenizer, at_work, open_library, trusted
+from regard.text.library import at_work, open_library, trusted
+from regard.text.tokenizer import FOREIGN, Frame, Tokenizer
 from regard.text.vocabulary import BYTE_OF
 
 WORD_START = "▁"  # how SentencePiece writes a space

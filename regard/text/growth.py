@@ -96,6 +96,9 @@ def _refuse_frame(step: dict[str, Any]) -> None:
     if step["type"] != "TemplateProcessing":
         return
     single, special = step["single"], step["special_tokens"]
-    around = sum(len(special[part["SpecialToken"]["id"]]["ids"]) for part in single if "SpecialToken" in part)
+    names = [part["SpecialToken"]["id"] for part in single if "SpecialToken" in part]
+    if missing := set(names) - set(special):
+        raise BundleError(f"the tokenizer puts {min(missing)!r} around a text and does not say what that is; copy it again")
+    around = sum(len(special[name]["ids"]) for name in names)
     if sum("Sequence" in part for part in single) != 1 or around > LONGEST_FRAME:
         raise BundleError("the tokenizer puts more around a text than any model reads, or the text itself twice; don't trust it")

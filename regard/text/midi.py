@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -33,6 +33,8 @@ MOST_BARS = 1 << 14  # from the first note to the last: two notes far apart, a f
 TICKS = 480  # of a beat, in files that are written
 PARTS = ("test", "dev", *["train"] * 8)  # a song belongs to one of them by the hash of its name
 BEYOND = "beyond the piano"
+# What an archive's library raises over bytes that are not as they should be; RuntimeError where it is locked.
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, LZMAError, RuntimeError, OverflowError, ValueError)
 
 
 class Song(NamedTuple):
@@ -174,7 +176,7 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                     yield name, _read(packed.open(name), name)
         else:
             yield from _unpacked(path)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, LZMAError, NotImplementedError, RuntimeError) as error:
+    except DAMAGED as error:
         raise CorpusError(f"{path} is damaged or cut short ({error}); copy it again from where it came") from error
     except OSError as error:
         raise CorpusError(f"can't read {path}: {error.strerror or error}") from error
@@ -191,7 +193,7 @@ def _read(file: IO[bytes], name: str) -> bytes:
 
 def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
     """Those of a tar; small files, so they are held in memory until they are in order."""
-    with tarfile.open(path) as packed:
+    with tarfile.open(path, tarinfo=_Member) as packed:
         held = {}
         for member in packed:
             if member.isfile() and _is_song(member.name):
@@ -199,6 +201,19 @@ def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
                 assert content is not None
                 held[member.name] = _read(content, member.name)
     yield from sorted(held.items())
+
+
+class _Member(tarfile.TarInfo):
+    """One of a tar's: what is said about it is read into memory, so that it may not be of any length."""
+
+    ABOUT = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in cls.ABOUT and not 0 <= member.size <= LONGEST_SONG:
+            raise tarfile.HeaderError("what it says about a file has no end")
+        return member
 
 
 def _is_song(name: str) -> bool:

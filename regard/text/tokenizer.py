@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import tokenizers
 
-from regard.errors import BundleError, ConfigError, RegardError, nearest, panicked
-from regard.text.growth import refuse_growth
+from regard.errors import BundleError, ConfigError, RegardError, nearest
+from regard.text.library import at_work, open_library, trusted
 from regard.text.vocabulary import BYTE_OF, LEARNERS, UNKNOWN, learnable
 
 if TYPE_CHECKING:
@@ -244,32 +243,6 @@ class Tokenizer:
             if broken is None:
                 raise
             raise RegardError(f"half of a character (a lone surrogate) in {broken[:40]!r}; read the text as UTF-8") from error
-
-
-@contextmanager
-def at_work() -> Iterator[None]:
-    """The library takes files that it can't work with, and says so later, by an Exception or by a panic, which is none to Python."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is not Exception and not panicked(error):
-            raise
-        raise BundleError(f"the tokenizer is damaged or of another format ({error}); copy it again from where it came") from error
-
-
-def open_library(content: str) -> tokenizers.Tokenizer:
-    with at_work():
-        return tokenizers.Tokenizer.from_str(content)
-
-
-def trusted(library: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, int]:
-    """The same, if it may be given texts, without what we do ourselves; and the highest of its ids."""
-    with at_work():
-        library.no_truncation()
-        library.no_padding()
-        ids = library.get_vocab()
-        refuse_growth(library, ids)
-    return library, max(ids.values(), default=-1)
 
 
 def _tag_token(tag: str) -> str:

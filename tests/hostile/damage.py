@@ -124,7 +124,7 @@ def header_damaged(chance: random.Random, content: bytes) -> bytes:
 
 
 PACKING: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
-    ".gz": (gzip.compress, gzip.decompress),
+    ".gz": (lambda content: gzip.compress(content, mtime=0), gzip.decompress),
     ".xz": (lzma.compress, lzma.decompress),
     ".zst": (zstandard.ZstdCompressor().compress, zstandard.ZstdDecompressor().decompress),
     ".bz2": (bz2.compress, bz2.decompress),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import tarfile
@@ -381,16 +382,19 @@ def song() -> bytes:
 
 
 def songs_in(name: str) -> Callable[[Path], Path]:
+    """An archive, whose members have no time of their own."""
+
     def make(folder: Path) -> Path:
-        (folder / "a.mid").write_bytes(song())
+        content, made = song(), io.BytesIO()
         if name.endswith(".zip"):
-            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as packed:
-                packed.write(folder / "a.mid", "a.mid")
+            with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+                packed.writestr(zipfile.ZipInfo("a.mid"), content, zipfile.ZIP_DEFLATED)
         else:
-            with tarfile.open(folder / name, "w:gz" if name.endswith(".gz") else "w") as packed_:
-                packed_.add(folder / "a.mid", "a.mid")
-        (folder / "a.mid").unlink()
-        return folder / name
+            with tarfile.open(fileobj=made, mode="w") as tar:
+                member = tarfile.TarInfo("a.mid")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        return written(name, made.getvalue())(folder)
 
     return make
 

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,15 @@ def test_a_song_without_end(name: str, tmp_path: Path, monkeypatch: pytest.Monke
         list(songs(file))
 
 
+@pytest.mark.parametrize("size", [2**40, 2**63, 2**80])
+def test_a_tar_that_has_much_to_say_of_a_file(size: int, tmp_path: Path) -> None:
+    member = tarfile.TarInfo("a.mid")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, size
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(CorpusError, match=r"a\.tar is damaged or cut short \(what it says about a file has no end\)"):
+        list(songs(tmp_path / "a.tar"))
+
+
 def test_a_zip_that_was_locked_or_packed_in_an_unknown_way(tmp_path: Path) -> None:
     file = songs_in("a.zip")(tmp_path)
     whole = file.read_bytes()
@@ -238,6 +248,15 @@ def test_a_tokenizer_that_would_make_texts_grow(change: Change, message: str) ->
     change(made)
     with pytest.raises(BundleError, match=rf"the tokenizer.*{message}.*; don't trust it"):
         ForeignTokenizer(made, Roles(0, 1, 2))
+
+
+def test_a_frame_of_a_token_that_is_not_said() -> None:
+    made = library()
+    made.post_processor = processors.TemplateProcessing(single="[X] $A", special_tokens=[("[X]", 1)])
+    said = json.loads(made.to_str())
+    said["post_processor"]["special_tokens"] = {}
+    with pytest.raises(BundleError, match=r"puts '\[X\]' around a text and does not say what that is"):
+        Tokenizer.from_json('{"regard":{"pad":0,"start":1,"end":2},' + json.dumps(said)[1:])
 
 
 def test_rules_for_characters_that_make_long_texts() -> None:
