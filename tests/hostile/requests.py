@@ -271,6 +271,7 @@ def answered(port: int, raw: bytes) -> tuple[int, float]:
     with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
         with suppress(ConnectionError):
             connection.sendall(raw)
+        with suppress(OSError):  # it may be closed already
             connection.shutdown(socket.SHUT_WR)  # what is cut short is not waited for
         while came := connection.recv(1 << 16):
             said += came
