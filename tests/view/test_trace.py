@@ -232,7 +232,8 @@ def test_the_document_says_how_each_vector_came_about(model: Models, name: str) 
 @pytest.mark.parametrize("preset_name", ["transformer-base", "t5-small", "gpt2", "llama-tiny", "bert-base"])
 def test_every_style_of_transformer(preset_name: str) -> None:
     """Norms before and after, rms, rotary and biases, grouped queries: on random weights, through the vectors' own rules."""
-    from regard.text.tokenizer import Tokenizer, TokenizerSettings
+    from regard.recipe import TokenizerSettings
+    from regard.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.train(["a b c d e f g h"] * 3, TokenizerSettings(kind="word", size=30))
     shape: dict[str, Any] = {"vocabulary": tokenizer.size, "width": 24, "layers": 2, "heads": 4, "feedforward": 40, "context": 32}
@@ -401,7 +402,7 @@ def test_only_these_positions(model: Models) -> None:
         ({"layers": (9,)}, "layers: there is no 9; .* has 1, counted from 0"),
         ({"heads": (-1,)}, "heads: there is no -1"),
         ({"positions": {"sources": (1,)}}, "source and target"),
-        ({"candidates": 0}, "1 or more"),
+        ({"candidates": 0}, "candidates = 0 should be .* from 1 to"),
         ({"verb": "classify"}, "not classify"),
         ({"verb": "sing"}, "no trace of 'sing'"),
         ({"beam_sice": 2}, "did you mean 'beam_size'"),
