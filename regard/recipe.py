@@ -319,6 +319,8 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested deeper than any recipe") from error
     except ValueError as error:  # Python reads no number of thousands of digits
         raise ConfigError(f"{path} has a number of more digits than any setting") from error
     base = settings.pop("base", None)

@@ -142,9 +142,13 @@ def test_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
-def test_such_a_number_in_a_recipe(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(f"task = 'lm'\n[training]\nsteps = {'9' * 5000}\n")
-    with pytest.raises(ConfigError, match=r"recipe\.toml has a number of more digits than any setting"):
+RECIPES = {"digits": ("9" * 5000, "has a number of more digits"), "depth": ("[" * 5000, "is nested deeper")}
+
+
+@pytest.mark.parametrize(("value", "message"), RECIPES.values(), ids=RECIPES)
+def test_such_a_recipe(value: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(f"task = 'lm'\n[training]\nsteps = {value}\n")
+    with pytest.raises(ConfigError, match=rf"recipe\.toml {message} than any"):
         load_recipe(tmp_path / "recipe.toml")
 
 
