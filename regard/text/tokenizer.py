@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,7 +151,8 @@ class Tokenizer:
                 os.fsync(file.fileno())
             made.replace(path)
         except OSError as error:
-            made.unlink(missing_ok=True)
+            with suppress(OSError):
+                made.unlink()
             raise BundleError(f"could not write {path}: {error.strerror}; free some space or choose another folder") from error
 
     @cached_property
