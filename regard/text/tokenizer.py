@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +144,8 @@ class Tokenizer:
                 os.fsync(file.fileno())
             made.replace(path)
         except OSError as error:
-            made.unlink(missing_ok=True)
+            with suppress(OSError):
+                made.unlink()
             raise BundleError(f"could not write {path}: {error.strerror}; free some space or choose another folder") from error
 
     @cached_property

@@ -231,7 +231,9 @@ def of_a_checkpoint(whole: list[str]) -> list[int]:
 def test_a_few_faults(tmp_path: Path) -> None:
     with misbehaving(tmp_path) as (whole, trial):
         renames = [number for number in of_a_checkpoint(whole) if whole[number].startswith("rename")]
-        for kind, at in (("kill", renames[1]), ("full", renames[0] - 5), ("full", len(whole) - 4), ("flip checkpoint", 0)):
+        begun = next(number for number, call in enumerate(whole) if ".tokenizer.json." in call)
+        faults = [("kill", renames[1]), ("full", renames[0] - 5), ("full", len(whole) - 4), ("read-only", begun), ("flip checkpoint", 0)]
+        for kind, at in faults:
             done = trial(kind, at)
             assert holds(done), json.dumps(done)
 
