@@ -403,7 +403,8 @@ def _check_hash(file: DataFile, paths: list[Path]) -> None:
     if digest.hexdigest() != file.sha256.lower():
         names = " and ".join(map(str, paths))
         raise CorpusError(
-            f"{names}: its sha256 is {digest.hexdigest()}, but the recipe says {file.sha256[:SHOWN]}; get the right file, or change sha256 there"
+            f"{names}: its sha256 is {digest.hexdigest()}, but the recipe says {file.sha256[:SHOWN]}; "
+            "get the right file, or change sha256 there"
         )
 
 
