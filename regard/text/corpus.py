@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, cast
 
 import zstandard
 
-from regard.errors import CorpusError, shown
+from regard.errors import SHOWN, CorpusError, shown
 from regard.recipe import DataFile, Task
 from regard.storage import at_home
 from regard.text.formats import COMPRESSED, MEBIBYTE, longest_line, text_lines, too_long
@@ -406,7 +406,8 @@ def _check_hash(file: DataFile, paths: list[Path]) -> None:
     if digest.hexdigest() != file.sha256.lower():
         names = " and ".join(map(str, paths))
         raise CorpusError(
-            f"{names}: its sha256 is {digest.hexdigest()}, but the recipe says {file.sha256}; get the right file, or change sha256 there"
+            f"{names}: its sha256 is {digest.hexdigest()}, but the recipe says {file.sha256[:SHOWN]}; "
+            "get the right file, or change sha256 there"
         )
 
 
