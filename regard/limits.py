@@ -16,8 +16,7 @@ MOST_HEADS = 2**16
 MOST_CONTEXT = 2**24  # tokens
 MOST_VOCABULARY = 1_000_000  # that a tokenizer learns: four times the largest known
 # Of decoding
-MOST_HYPOTHESES = 1000  # kept open or given for a text: each holds a row of logits
-MOST_SAMPLES = 10_000  # drawn of a text
+MOST_HYPOTHESES = 1000  # kept open, drawn or given for a text: each holds a row of logits
 MOST_LENGTH = 1_000_000  # tokens that are written
 MOST_WEIGHT = 1000.0  # of a penalty or a reward
 MOST_CHOSEN_AMONG = 1_000_000  # words, for top_k and for a place that is filled

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from regard.config import NonNegative, Settings, explain
 from regard.decoding.grammar import Grammar
 from regard.errors import ConfigError, shown
-from regard.limits import MOST_CHOSEN_AMONG, MOST_HYPOTHESES, MOST_LENGTH, MOST_SAMPLES, MOST_SEED, MOST_WEIGHT
+from regard.limits import MOST_CHOSEN_AMONG, MOST_HYPOTHESES, MOST_LENGTH, MOST_SEED, MOST_WEIGHT
 
 Hypotheses = Annotated[int, Field(gt=0, le=MOST_HYPOTHESES)]
 Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT)]
@@ -113,7 +113,7 @@ class Sampling(Wishes):
     top_k: TopK = 0  # only the k likeliest; 0: all
     top_p: TopP = 1.0  # only the likeliest that together have this probability
     min_p: Share = 0.0  # only those at least this share as likely as the likeliest
-    samples: Annotated[int, Field(gt=0, le=MOST_SAMPLES)] = 1  # outputs for each source
+    samples: Hypotheses = 1  # outputs for each source
     seed: Seed = 0
 
 
