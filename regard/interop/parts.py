@@ -35,6 +35,10 @@ def reading(where: Path) -> Iterator[None]:
         yield
     except RegardError as error:
         raise ConversionError(str(error) if str(where) in str(error) else f"{where}: {error}") from error
+    except OSError as error:  # also where a name in the file is none that a file can have
+        raise ConversionError(
+            f"{where}: can't read {error.filename}: {error.strerror}; copy the folder again from where it came"
+        ) from error
     except BaseException as error:
         # The tokenizers library has nothing narrower than an Exception, or a panic.
         if not (type(error) is Exception or isinstance(error, WRONG) or panicked(error)) or out_of_memory(error):

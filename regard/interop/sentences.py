@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ConversionError
+from regard.interop.parts import reading
 from regard.storage import read_json
 from regard.text.foreign import ForeignTokenizer
 from regard.text.library import open_library
@@ -28,20 +29,21 @@ class Sentences:
     def read(cls, folder: Path) -> Sentences:
         if not (folder / MODULES).is_file():
             return cls(folder)
-        modules = _modules(folder)
-        kinds = [kind for kind, _ in modules]
-        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            strange = next((kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")), ", ".join(kinds))
-            raise ConversionError(
-                f"{folder / MODULES}: {strange} has no counterpart here; sentence encoders of a Transformer, Pooling and perhaps "
-                "Normalize can be imported"
-            )
-        inner = folder / modules[0][1]
-        said = read_json(inner / "sentence_bert_config.json") if (inner / "sentence_bert_config.json").is_file() else {}
-        settings: dict[str, Any] = {"pooling": _pooling(folder / modules[1][1] / "config.json"), "normalised": "Normalize" in kinds}
-        if said.get("max_seq_length"):
-            settings["longest_text"] = said["max_seq_length"]
-        return cls(inner, settings, bool(said.get("do_lower_case")))
+        with reading(folder):
+            modules = _modules(folder)
+            kinds = [kind for kind, _ in modules]
+            if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+                strange = next((kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")), ", ".join(kinds))
+                raise ConversionError(
+                    f"{folder / MODULES}: {strange} has no counterpart here; sentence encoders of a Transformer, Pooling and perhaps "
+                    "Normalize can be imported"
+                )
+            inner = folder / modules[0][1]
+            said = read_json(inner / "sentence_bert_config.json") if (inner / "sentence_bert_config.json").is_file() else {}
+            settings: dict[str, Any] = {"pooling": _pooling(folder / modules[1][1] / "config.json"), "normalised": "Normalize" in kinds}
+            if said.get("max_seq_length"):
+                settings["longest_text"] = said["max_seq_length"]
+            return cls(inner, settings, bool(said.get("do_lower_case")))
 
     def lowered(self, tokenizer: ForeignTokenizer) -> ForeignTokenizer:
         """The tokenizer, reading in lower case where the folder asks for it."""

@@ -19,6 +19,7 @@ from regard.bundle import read_config, save_bundle
 from regard.config import parse_model
 from regard.door import load
 from regard.errors import BundleError, ConfigError, ConversionError, CorpusError
+from regard.interop.sentences import Sentences
 from regard.interop.spm import library_of, read_model
 from regard.interop.vocabularies import Kind, Pieces
 from regard.models import build
@@ -28,7 +29,7 @@ from regard.text.foreign import ForeignTokenizer, Roles
 from regard.text.growth import GROWTH
 from regard.text.midi import songs, to_events
 from regard.text.tokenizer import Tokenizer
-from tests.hostile.formats import SHAPE, field, gguf_bytes, gguf_value, learned_pieces, song, songs_in, written
+from tests.hostile.formats import SHAPE, field, gguf_bytes, gguf_value, learned_pieces, sentence_folder, song, songs_in, written
 from tests.text.tunes import WALTZ, midi_file, ticks
 
 # GGUF
@@ -131,6 +132,13 @@ def test_a_list_of_files_with_names_too_long(tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "a" * 300}}))
     with pytest.raises(BundleError, match=r"a is missing, though model\.safetensors\.index\.json names it"):
         read_tensors(tmp_path)
+
+
+def test_a_list_of_parts_in_folders_with_names_too_long(tmp_path: Path) -> None:
+    file = sentence_folder(tmp_path)
+    file.write_text(file.read_text().replace('"path": ""', f'"path": "{"a" * 300}"'))
+    with pytest.raises(ConversionError, match=r"can't read .*aaa.*: File name too long"):
+        Sentences.read(tmp_path)
 
 
 # Configs
