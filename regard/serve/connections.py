@@ -55,13 +55,15 @@ class Connection(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self._whole_app, self.app = self.app, self._app
         self.conn = self.reader = Reader()
         self._head_due: asyncio.TimerHandle | None = None
         self._read_due: asyncio.TimerHandle | None = None
         self._look_due: asyncio.TimerHandle | None = None
         self._said_all = False  # the client has shut its side, and may still listen
         self._idle_since = time.monotonic()
-        self._answered = False  # at least once
+        self._answered = False  # at least once, and not by being told that there are too many
+        self._taken = False  # a request, by the app
         self._leaving = False  # the server is about to end
         self._unread_since, self._unread_then = 0.0, 0  # since when we wait for the client to read, and how much there was
 
@@ -84,6 +86,10 @@ class Connection(H11Protocol):
         """Bytes that the client reads in a second."""
         seconds = time.monotonic() - self._unread_since
         return (self._unread_then - self._unread) / seconds if seconds > 1 else math.inf
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self._taken = True
+        await self._whole_app(scope, receive, send)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -123,7 +129,7 @@ class Connection(H11Protocol):
                 self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        self._idle_since, self._answered = time.monotonic(), True
+        self._idle_since, self._answered = time.monotonic(), self._answered or self._taken
         super().on_response_complete()  # which may begin with a next request that came already
         if self._unread:
             self._wait_for_reader()

@@ -285,7 +285,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     (folder / "scratch").mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "scratch")  # where PyTorch may write
-    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # of whoever has started this
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = tempfile.tempdir  # and not where our caller's does
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads, or a child would wait for them
     with suppress(ImportError):
         import torch.utils.tensorboard  # noqa: F401  (once, and not in every child)
