@@ -170,7 +170,7 @@ class Lines:
     def _raw(self) -> Iterator[bytes | None]:
         if self._path is None:
             try:
-                yield from self._seen_to_be_text(lines_of(_arriving(sys.stdin), self.name, LONGEST_TEXT))
+                yield from lines_of(self._seen_to_be_text(_arriving(sys.stdin)), self.name, LONGEST_TEXT)
             except OSError as error:
                 raise CorpusError(f"can't read {self.name}: {error.strerror or error}") from error
         else:
@@ -178,17 +178,17 @@ class Lines:
                 yield from text_lines(content, self.name, markup=True, otherwise=BY_STANDARD_INPUT, longest=LONGEST_TEXT)
 
     def _seen_to_be_text(self, arriving: Iterator[bytes | None]) -> Iterator[bytes | None]:
-        """Standard input, whose first line is looked at: what comes after may be long in coming."""
+        """Standard input, of which what comes first is looked at: what comes after may be long in coming."""
         looked = False
-        for line in arriving:
-            if line is not None and not looked:
+        for block in arriving:
+            if block is not None and not looked:
                 looked = True
-                refuse(self.name, line[:HEAD], markup=False)
-                if encoding := wide_encoding(line):
+                refuse(self.name, block[:HEAD], markup=False)
+                if encoding := wide_encoding(block):
                     raise CorpusError(
                         f"{self.name} is in {encoding.upper()}; name it as a file, or convert it: `iconv -f {encoding.upper()} -t UTF-8`"
                     )
-            yield line
+            yield block
 
     def _decoded(self, line: bytes, place: str) -> str:
         try:

@@ -23,18 +23,22 @@ PO = b'# Translators:\n#, fuzzy\nmsgid ""\nmsgstr ""\n"Language: it\\n"\n\nmsgid
 HTML = b"<!DOCTYPE html>\n<html><body><p>Hello <b>there</b>.</p></body></html>\n"
 
 
+WHEN = (2026, 11, 20, 1, 48, 20)  # in an archive this is written with a line feed, long before what it holds
+
+
 def zipped(*names: str) -> bytes:
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(made, "w") as archive:
         for name in names:
-            archive.writestr(name, "application/vnd.oasis.opendocument.text" if name == "mimetype" else "<xml/>" * 50)
+            content = "application/vnd.oasis.opendocument.text" if name == "mimetype" else "<xml/>" * 50
+            archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED)
     return made.getvalue()
 
 
 def stored(name: str, content: str) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
-        archive.writestr(name, content)
+        archive.writestr(zipfile.ZipInfo(name, WHEN), content)
     return made.getvalue()
 
 
